@@ -1,0 +1,158 @@
+//! The admin API: reads what is in force, flips the traffic document, explains and previews. [`endpoints`] is the one
+//! table that both the router and the OpenAPI document are made from.
+
+mod body;
+mod endpoint;
+mod guard;
+mod openapi;
+mod precondition;
+mod problem;
+mod read;
+mod token;
+mod view;
+mod write;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use axum::Router;
+use axum::routing::{get, patch, post, put};
+use http::Method;
+use ipnet::IpNet;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use self::endpoint::Endpoint;
+use crate::control::Control;
+use crate::control::history::Entry;
+use crate::explain::preview::{Preview, Proposal};
+use crate::explain::{Explanation, Question};
+
+pub use self::problem::{ProblemDocument, Wrong};
+pub use self::read::{Alive, Config, HistoryPage, Ready};
+pub use self::token::Token;
+pub use self::view::{InstanceView, ServiceList, ServiceSummary, ServiceView, SubsetView};
+pub use self::write::{Replacement, RollbackTo, ServicePatch, SwitchTo, Written};
+
+/// Header in which callers say who they are, for the history. It is believed: authentication is the token's part.
+pub const OPERATOR: &str = "x-serin-operator";
+
+/// What the handlers work on.
+#[derive(Clone)]
+pub struct State {
+    control: Arc<Control>,
+    token: Option<Token>,
+    draining: Arc<AtomicBool>,
+    trusted: Arc<[IpNet]>,
+    loopback: bool,
+}
+
+impl State {
+    /// State of the admin API of one gateway. With a `token`, callers must show it. While `draining`, the gateway is
+    /// not ready.
+    #[must_use]
+    pub fn new(control: Arc<Control>, token: Option<Token>, draining: Arc<AtomicBool>) -> Self {
+        let bootstrap = &control.bootstrap;
+        let trusted = bootstrap.trusted_proxies.iter().map(|network| network.0).collect();
+        let loopback = bootstrap.admin.address.ip().is_loopback();
+        Self { trusted, loopback, control, token, draining }
+    }
+
+    fn is_draining(&self) -> bool {
+        self.draining.load(Relaxed)
+    }
+}
+
+/// Serves the admin API until `shutdown` becomes true or its sender is gone.
+///
+/// # Errors
+/// If the listener breaks.
+pub async fn serve(state: State, listener: TcpListener, mut shutdown: watch::Receiver<bool>) -> io::Result<()> {
+    let service = router(state).into_make_service_with_connect_info::<SocketAddr>();
+    let stop = async move {
+        // An error means that the sender is gone, and the gateway with it.
+        let _ = shutdown.wait_for(|stop| *stop).await;
+    };
+    axum::serve(listener, service).with_graceful_shutdown(stop).await
+}
+
+/// The routes of the table behind the guard.
+pub fn router(state: State) -> Router {
+    let mut router = Router::new();
+    for endpoint in endpoints() {
+        router = router.route(endpoint.path, endpoint.handler);
+    }
+    router
+        .fallback(problem::not_found)
+        .method_not_allowed_fallback(problem::method_not_allowed)
+        .layer(axum::middleware::from_fn_with_state(state.clone(), guard::guard))
+        .with_state(state)
+}
+
+/// Every endpoint.
+fn endpoints() -> Vec<Endpoint> {
+    vec![
+        Endpoint::new(Method::GET, "/healthz", get(read::healthz), "Whether the process answers")
+            .returns::<Alive>()
+            .open(),
+        Endpoint::new(Method::GET, "/readyz", get(read::readyz), "Whether the gateway takes traffic")
+            .query("verbose", "boolean", "Also show the state of the documents; needs the token.")
+            .returns::<Ready>()
+            .open(),
+        Endpoint::new(Method::GET, "/metrics", get(read::metrics), "Metrics in Prometheus' text format").returns_text(),
+        Endpoint::new(Method::GET, "/v1/config", get(read::config), "The documents in force, without secrets")
+            .returns::<Config>(),
+        Endpoint::new(Method::GET, "/v1/services", get(read::services), "All services").returns::<ServiceList>(),
+        Endpoint::new(Method::GET, "/v1/services/{service}", get(read::service), "Subsets and instances of a service")
+            .returns::<ServiceView>(),
+        Endpoint::new(Method::GET, "/v1/traffic", get(read::traffic), "The traffic document in force")
+            .returns::<crate::conf::Traffic>()
+            .tagged(),
+        Endpoint::new(Method::PUT, "/v1/traffic", put(write::replace), "Replace the traffic document")
+            .takes::<Replacement>()
+            .returns::<Written>()
+            .conditional(true),
+        Endpoint::new(
+            Method::PATCH,
+            "/v1/traffic/services/{service}",
+            patch(write::patch_service),
+            "Change weights or abort of a service",
+        )
+        .takes::<ServicePatch>()
+        .returns::<Written>()
+        .conditional(false),
+        Endpoint::new(Method::PUT, "/v1/switches/{switch}", put(write::switch), "Turn a kill switch on or off")
+            .takes::<SwitchTo>()
+            .returns::<Written>()
+            .conditional(false),
+        Endpoint::new(Method::GET, "/v1/history", get(read::history), "Changes and refusals, newest first")
+            .query("limit", "integer", "At most so many entries, 1 to 1,000 [100].")
+            .query("document", "string", "Only of `routing` or `traffic`.")
+            .returns::<HistoryPage>(),
+        Endpoint::new(Method::POST, "/v1/rollback", post(write::rollback), "Go back to an earlier traffic document")
+            .takes::<RollbackTo>()
+            .returns::<Written>()
+            .conditional(false),
+        Endpoint::new(Method::POST, "/v1/explain", post(read::explain), "Explain the decision for a request")
+            .takes::<Question>()
+            .returns::<Explanation>(),
+        Endpoint::new(Method::POST, "/v1/preview", post(read::preview), "Preview who moves under new weights")
+            .takes::<Proposal>()
+            .returns::<Preview>(),
+        Endpoint::new(Method::GET, "/v1/openapi.json", get(read::openapi), "This description").returns_any(),
+    ]
+}
+
+/// The OpenAPI 3.1 document of the API.
+#[must_use]
+pub fn openapi() -> serde_json::Value {
+    openapi::document(&endpoints())
+}
+
+/// An entry of the history, as the API shows it.
+pub type HistoryEntry = Entry;
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,183 @@
+//! Handlers that change the traffic document.
+
+use std::net::SocketAddr;
+
+use axum::Json;
+use axum::extract::{ConnectInfo, FromRequestParts, Path, State as Extract};
+use axum::response::{IntoResponse, Response};
+use http::header::ETAG;
+use http::request::Parts;
+use http::{HeaderMap, StatusCode};
+use indexmap::IndexMap;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::State;
+use super::body::Body;
+use super::precondition::{self, etag};
+use super::problem::ApiError;
+use super::read::{blocking, operator};
+use crate::conf::{Abort, Name, Percent, ServiceTraffic, Switches, Traffic};
+use crate::control::change::{Actor, Change, SwitchKind};
+
+/// Longest reason, in characters.
+const LONGEST_REASON: usize = 1_000;
+
+/// A whole traffic document, and why.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Replacement {
+    /// Of no account, so that what was read can be sent back: `If-Match` says what is to be replaced.
+    #[serde(default)]
+    pub revision: u64,
+    /// Traffic of services by name.
+    #[serde(default)]
+    pub services: IndexMap<Name, ServiceTraffic>,
+    /// Kill switches.
+    #[serde(default)]
+    pub switches: Switches,
+    /// Why, for the history.
+    #[serde(default)]
+    pub reason: Option<String>,
+}
+
+/// A change to the traffic of one service. What is not given stays.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ServicePatch {
+    /// New shares of all subsets, together 100 %.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights: Option<IndexMap<Name, Percent>>,
+    /// Whether the rollout is aborted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub abort: Option<Abort>,
+    /// Why, for the history.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// The new position of a kill switch.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SwitchTo {
+    /// On or off.
+    pub on: bool,
+    /// For one service only.
+    #[serde(default)]
+    pub service: Option<Name>,
+    /// Why, for the history.
+    #[serde(default)]
+    pub reason: Option<String>,
+}
+
+/// A revision to go back to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RollbackTo {
+    /// Revision of the traffic document, as the history has it. What it said comes into force under a new revision.
+    pub revision: u64,
+    /// Why, for the history.
+    #[serde(default)]
+    pub reason: Option<String>,
+}
+
+/// A change that is in force.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Written {
+    /// The new revision.
+    pub revision: u64,
+    /// The traffic document in force.
+    pub traffic: Traffic,
+    /// What went wrong besides: the file could not be written, so that the change is lost at a restart.
+    pub warning: Option<String>,
+}
+
+/// Who changes something, and what he believes to be in force.
+pub(super) struct Caller {
+    by: String,
+    from: String,
+    headers: HeaderMap,
+}
+
+impl FromRequestParts<State> for Caller {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &State) -> Result<Self, ApiError> {
+        let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>();
+        Ok(Self {
+            by: operator(&parts.headers),
+            from: peer.map_or_else(|| "unknown".to_owned(), |peer| peer.0.ip().to_canonical().to_string()),
+            headers: parts.headers.clone(),
+        })
+    }
+}
+
+pub(super) async fn replace(
+    Extract(state): Extract<State>,
+    caller: Caller,
+    Body(body): Body<Replacement>,
+) -> Result<Response, ApiError> {
+    let Replacement { services, switches, reason, .. } = body;
+    flip(state, caller, Change::Replace(Traffic { revision: 0, services, switches }), reason, true).await
+}
+
+pub(super) async fn patch_service(
+    Extract(state): Extract<State>,
+    Path(name): Path<String>,
+    caller: Caller,
+    Body(body): Body<ServicePatch>,
+) -> Result<Response, ApiError> {
+    let ServicePatch { weights, abort, reason } = body;
+    if weights.is_none() && abort.is_none() {
+        return Err(ApiError::wrong("", "changes nothing: give `weights`, `abort` or both"));
+    }
+    flip(state, caller, Change::Service { name, weights, abort }, reason, false).await
+}
+
+pub(super) async fn switch(
+    Extract(state): Extract<State>,
+    Path(kind): Path<String>,
+    caller: Caller,
+    Body(body): Body<SwitchTo>,
+) -> Result<Response, ApiError> {
+    let kind = match &*kind {
+        "balancer" => SwitchKind::Balancer,
+        "canary" => SwitchKind::Canary,
+        _ => return Err(ApiError::new(StatusCode::NOT_FOUND, "The switches are `balancer` and `canary`.")),
+    };
+    let service = body.service.map(|service| service.to_string());
+    flip(state, caller, Change::Switch { kind, service, on: body.on }, body.reason, false).await
+}
+
+pub(super) async fn rollback(
+    Extract(state): Extract<State>,
+    caller: Caller,
+    Body(body): Body<RollbackTo>,
+) -> Result<Response, ApiError> {
+    flip(state, caller, Change::Rollback(body.revision), body.reason, false).await
+}
+
+async fn flip(
+    state: State,
+    caller: Caller,
+    change: Change,
+    reason: Option<String>,
+    if_match_required: bool,
+) -> Result<Response, ApiError> {
+    let current = state.control.current().traffic_revision;
+    let expected = precondition::expected(&caller.headers, current, if_match_required)?;
+    let reason = readable(&reason.unwrap_or_default())?;
+    let actor = Actor { by: caller.by, from: caller.from };
+    let flipped = blocking(&state, move |state| state.control.flip(&actor, &change, &reason, expected)).await??;
+    let warning = flipped.not_written.map(|error| format!("in force, but its file could not be written: {error}"));
+    let written = Written { revision: flipped.traffic.revision, traffic: flipped.traffic, warning };
+    Ok(([(ETAG, etag(written.revision))], Json(written)).into_response())
+}
+
+/// A reason on one line.
+fn readable(reason: &str) -> Result<String, ApiError> {
+    if reason.chars().count() > LONGEST_REASON {
+        return Err(ApiError::wrong("reason", format!("is too long: at most {LONGEST_REASON} characters")));
+    }
+    Ok(reason.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).collect())
+}

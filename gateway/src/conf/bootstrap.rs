@@ -1,0 +1,281 @@
+//! The bootstrap document, `conf/serin.yaml`: what a gateway needs to know before it serves anything. It is read once,
+//! when the gateway starts.
+
+use std::num::NonZeroU16;
+use std::path::{Path, PathBuf};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::scalar::{Address, Cidr, HeaderName, LogTarget, Name, OrNone, Span};
+
+/// Bootstrap document of Serin: listeners, admin, and where the other two documents are. Read once, at the start.
+/// Paths are relative to this file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Bootstrap {
+    /// What this gateway is called and where it runs.
+    #[serde(default)]
+    pub node: Node,
+    /// Where clients connect. At least one.
+    #[schemars(length(min = 1))]
+    pub listeners: Vec<Listener>,
+    /// The admin API.
+    #[serde(default)]
+    pub admin: Admin,
+    /// Peers whose `X-Forwarded-*`, `Forwarded`, request id and override tags are believed. Default: none.
+    #[serde(default)]
+    pub trusted_proxies: Vec<Cidr>,
+    /// Where the routing document is.
+    pub routing: DocumentFile,
+    /// Where the traffic document is. It must be writable for flips through the admin API.
+    pub traffic: DocumentFile,
+    /// Directory for the history of the traffic document and the audit log. Default: `.serin` beside the traffic file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state_dir: Option<PathBuf>,
+    /// Logs.
+    #[serde(default)]
+    pub telemetry: Telemetry,
+    /// Key for override tags of the rules with `trust: signed`. Default: no signed tag is believed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tag_signing: Option<TagSigning>,
+    /// Which headers tell upstreams about the client.
+    #[serde(default)]
+    pub forwarding: Forwarding,
+    /// Worker threads, 1 to 65,535. Default: as many as CPUs are available.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub threads: Option<NonZeroU16>,
+    /// How long requests in flight may take to finish when the gateway is told to stop.
+    #[serde(default = "default_drain")]
+    pub drain: Span,
+}
+
+fn default_drain() -> Span {
+    Span::from_secs(30)
+}
+
+impl Bootstrap {
+    /// Makes relative paths relative to `base`.
+    pub(super) fn resolve(&mut self, base: &Path) {
+        let join = |path: &mut PathBuf| *path = base.join(&*path);
+        join(&mut self.routing.file);
+        join(&mut self.traffic.file);
+        self.state_dir.iter_mut().for_each(join);
+        self.admin.token_file.iter_mut().for_each(join);
+        self.tag_signing.iter_mut().for_each(|signing| join(&mut signing.key_file));
+        for tls in self.listeners.iter_mut().filter_map(|listener| listener.tls.as_mut()) {
+            tls.certificates.iter_mut().flat_map(|pair| [&mut pair.cert, &mut pair.key]).for_each(join);
+        }
+        if let Some(AccessLog { path: LogTarget::File(path), .. }) = &mut self.telemetry.access_log {
+            join(path);
+        }
+    }
+
+    /// Directory for the history of the traffic document and the audit log.
+    #[must_use]
+    pub fn state_dir(&self) -> PathBuf {
+        self.state_dir.clone().unwrap_or_else(|| self.traffic.file.with_file_name(".serin"))
+    }
+}
+
+/// What this gateway is called and where it runs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Node {
+    /// Identity of this gateway among its replicas. Default: the name of the host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<Name>,
+    /// Its zone, for `zone_affinity`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zone: Option<Name>,
+    /// Its cluster, for the narrow `cluster`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<Name>,
+}
+
+impl Node {
+    /// As the plug-ins have it; without an id if none is configured.
+    #[must_use]
+    pub fn to_core(&self) -> serin_core::plugin::Node {
+        serin_core::plugin::Node {
+            id: self.id.as_ref().map(Name::shared).unwrap_or_default(),
+            zone: self.zone.as_ref().map(Name::shared),
+            cluster: self.cluster.as_ref().map(Name::shared),
+        }
+    }
+}
+
+/// One address that clients connect to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Listener {
+    /// Name, in logs and metrics.
+    pub name: Name,
+    /// Where it listens; port 0 takes a free one.
+    pub address: Address,
+    /// Protocols that clients may speak. Default: `[http1]`, with TLS `[http1, h2]`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1))]
+    pub protocols: Option<Vec<Protocol>>,
+    /// TLS. Default: clear text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<ListenerTls>,
+}
+
+impl Listener {
+    /// Whether clients may speak this protocol.
+    #[must_use]
+    pub fn speaks(&self, protocol: Protocol) -> bool {
+        match (&self.protocols, &self.tls) {
+            (Some(protocols), _) => protocols.contains(&protocol),
+            (None, Some(_)) => protocol != Protocol::H2c,
+            (None, None) => protocol == Protocol::Http1,
+        }
+    }
+}
+
+/// A protocol that clients speak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Protocol {
+    /// HTTP/1.1 (and 1.0).
+    Http1,
+    /// HTTP/2 over TLS.
+    H2,
+    /// HTTP/2 over clear text, with prior knowledge.
+    H2c,
+}
+
+/// TLS towards clients. The files are read when the gateway starts and whenever they change, not by `serin check`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ListenerTls {
+    /// Certificates; the one that fits the client's SNI is taken, else the first.
+    #[schemars(length(min = 1))]
+    pub certificates: Vec<Certificate>,
+    /// Oldest version that is accepted.
+    #[serde(default)]
+    pub min_version: TlsVersion,
+}
+
+/// A certificate chain and its private key, both PEM.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Certificate {
+    /// File of the certificate, followed by its intermediates.
+    pub cert: PathBuf,
+    /// File of the private key.
+    pub key: PathBuf,
+}
+
+/// A version of TLS, in quotes: unquoted, YAML takes it for a number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub enum TlsVersion {
+    /// TLS 1.2.
+    #[default]
+    #[serde(rename = "1.2")]
+    V12,
+    /// TLS 1.3.
+    #[serde(rename = "1.3")]
+    V13,
+}
+
+/// The admin API.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Admin {
+    /// Where it listens. Any address but a loopback one needs a `token_file`.
+    pub address: Address,
+    /// File of the bearer token that callers must show. Default: none is asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token_file: Option<PathBuf>,
+}
+
+impl Default for Admin {
+    fn default() -> Self {
+        Self { address: Address(([127, 0, 0, 1], 9901).into()), token_file: None }
+    }
+}
+
+/// Where a document is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DocumentFile {
+    /// Path of the file. It is watched: a change is in force as soon as it is seen to be sound.
+    pub file: PathBuf,
+}
+
+/// Logs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Telemetry {
+    /// Access log. Default: none is written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub access_log: Option<AccessLog>,
+}
+
+/// The access log: one line per request.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct AccessLog {
+    /// `stdout`, `stderr` or the path of a file that lines are appended to.
+    pub path: LogTarget,
+    /// Form of the lines.
+    pub format: LogFormat,
+}
+
+/// Form of the lines of a log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LogFormat {
+    /// A JSON object per line.
+    #[default]
+    Json,
+}
+
+/// Signatures of override tags.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TagSigning {
+    /// File of the key for HMAC-SHA-256: at least 16 bytes; white space at the end is not part of it.
+    pub key_file: PathBuf,
+}
+
+/// Which headers tell upstreams about the client. What clients send in them is kept only if the peer is one of
+/// `trusted_proxies`, else it is replaced.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Forwarding {
+    /// Send `X-Forwarded-For`, `X-Forwarded-Proto` and `X-Forwarded-Host`.
+    pub x_forwarded: bool,
+    /// Send `Forwarded` (RFC 7239).
+    pub forwarded: bool,
+    /// Header that carries the request's id towards upstreams and back to the client, or `none`.
+    pub request_id: OrNone<HeaderName>,
+    /// Whose request ids are kept; everybody else's are replaced by a fresh one.
+    pub trust_request_id: TrustRequestId,
+}
+
+impl Default for Forwarding {
+    fn default() -> Self {
+        Self {
+            x_forwarded: true,
+            forwarded: false,
+            request_id: OrNone::Some(HeaderName(http::HeaderName::from_static("x-request-id"))),
+            trust_request_id: TrustRequestId::default(),
+        }
+    }
+}
+
+/// Whose request ids are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TrustRequestId {
+    /// Anybody's.
+    Any,
+    /// Those of `trusted_proxies`.
+    #[default]
+    TrustedProxies,
+    /// Nobody's.
+    None,
+}

@@ -1,0 +1,59 @@
+//! Checks of the bootstrap document.
+
+use super::super::bootstrap::{Bootstrap, Listener, Protocol};
+use super::super::problem::At;
+use super::Report;
+
+/// Checks a bootstrap document.
+pub(in super::super) fn bootstrap(document: &Bootstrap, report: &mut Report<'_>) {
+    let listeners = At::ROOT.key("listeners");
+    report.unique(&listeners, "name", document.listeners.iter().map(|listener| &listener.name), |name| {
+        format!("the listener `{name}`")
+    });
+    addresses(document, &listeners, report);
+    for (index, each) in document.listeners.iter().enumerate() {
+        listener(each, &listeners.index(index), report);
+    }
+    let admin = &document.admin;
+    if !admin.address.ip().is_loopback() && admin.token_file.is_none() {
+        let message = format!(
+            "the admin API on `{}` can be reached from other hosts: set `admin.token_file`, or listen on 127.0.0.1",
+            admin.address
+        );
+        report.say(&At::ROOT.key("admin").key("address"), message);
+    }
+    if document.routing.file == document.traffic.file {
+        report.say(&At::ROOT.key("traffic").key("file"), "is the same file as `routing.file`: expected two documents");
+    }
+}
+
+/// No two sockets may have the same address; port 0 is a free one each time.
+fn addresses(document: &Bootstrap, listeners: &At<'_>, report: &mut Report<'_>) {
+    let mut taken = vec![(document.admin.address.0, "the admin API".to_owned())];
+    for (index, listener) in document.listeners.iter().enumerate() {
+        let address = listener.address.0;
+        if let Some((_, by)) = taken.iter().find(|(other, _)| *other == address && address.port() != 0) {
+            report.say(&listeners.index(index).key("address"), format!("`{address}` is taken by {by}"));
+        }
+        taken.push((address, format!("the listener `{}`", listener.name)));
+    }
+}
+
+fn listener(listener: &Listener, at: &At<'_>, report: &mut Report<'_>) {
+    let list = at.key("protocols");
+    for (index, &protocol) in listener.protocols.iter().flatten().enumerate() {
+        let at = list.index(index);
+        match (protocol, &listener.tls) {
+            (Protocol::H2, None) => {
+                report.suggest(&at, "`h2` is HTTP/2 over TLS, and this listener has no `tls`", Some("h2c"));
+            }
+            (Protocol::H2c, Some(_)) => {
+                report.suggest(&at, "`h2c` is HTTP/2 over clear text, and this listener has `tls`", Some("h2"));
+            }
+            _ => {}
+        }
+        if listener.protocols.iter().flatten().take(index).any(|&earlier| earlier == protocol) {
+            report.say(&at, "the protocol is here a second time");
+        }
+    }
+}

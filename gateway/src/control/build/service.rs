@@ -1,0 +1,271 @@
+//! A service of the routing document, built.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pingora::protocols::tls::CaType;
+use pingora::utils::tls::WrappedX509;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use serin_core::chain::ChainPlan;
+use serin_core::instance::{Instance, Vitals};
+use serin_core::retry::{self, RetryPolicy};
+use serin_core::snapshot::{Service, ServiceParts};
+use serin_core::subset::{self, FallbackReason};
+use serin_core::tag::{self, KeySource, TagRule};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use super::Workshop;
+use super::route::{condition, path_match};
+use crate::conf;
+use crate::control::generation::{Propagate, ServiceSide, Timeouts};
+use crate::jwt::Verifier;
+use crate::proxy::headers;
+use crate::proxy::peer::{self, Protocol, UpstreamTls};
+
+/// Builds both sides of a service. Instances that were there before keep their vitals.
+///
+/// # Errors
+/// A sentence about a file that cannot be used.
+pub(super) fn build(
+    workshop: &Workshop,
+    name: &str,
+    conf: &conf::Service,
+    before: Option<&Service>,
+    now: Instant,
+) -> Result<(Service, ServiceSide), String> {
+    let instances = instances(conf, before, now);
+    let side = side(workshop, name, conf, &instances).map_err(|problem| format!("services.{name}: {problem}"))?;
+    let position = |subset: &str| conf.subsets.get_index_of(subset).ok_or_else(|| format!("no subset {subset}"));
+    let tags = conf.tags.iter().map(|rule| tag_rule(rule, position(&rule.subset)?)).collect::<Result<_, String>>()?;
+    let parts = ServiceParts {
+        name: name.into(),
+        instances,
+        subsets: conf.subsets.iter().map(|(name, labels)| (name.shared(), pairs(labels))).collect(),
+        stable: position(conf.stable())?,
+        user_key: conf.user_key.iter().map(key_source).collect(),
+        anonymous: anonymous(&conf.anonymous),
+        salt: (*conf.salt).into(),
+        tags,
+        fallback: fallback(&conf.fallback, conf, position)?,
+        retry: retry_policy(&conf.retry),
+        chain: chain(workshop, &conf.balancer)?,
+    };
+    let service = Service::new(parts).map_err(|error| format!("services.{name}.subsets: {error}"))?;
+    Ok((service, side))
+}
+
+/// The instances in order of their addresses, whatever the order they are listed in.
+fn instances(conf: &conf::Service, before: Option<&Service>, now: Instant) -> Vec<Instance> {
+    let known: HashMap<SocketAddr, &Arc<Vitals>> =
+        before.iter().flat_map(|service| service.instances.iter()).map(|i| (i.address, &i.vitals)).collect();
+    let mut instances: Vec<Instance> = conf
+        .instances
+        .iter()
+        .map(|instance| Instance {
+            index: 0,
+            address: *instance.address,
+            labels: pairs(&instance.labels).into(),
+            zone: instance.zone.as_ref().map(conf::Name::shared),
+            cluster: instance.cluster.as_ref().map(conf::Name::shared),
+            weight: instance.weight,
+            vitals: known.get(&*instance.address).map_or_else(|| Arc::new(Vitals::new(now)), |v| Arc::clone(v)),
+        })
+        .collect();
+    instances.sort_by_key(|instance| instance.address);
+    for (index, instance) in instances.iter_mut().enumerate() {
+        instance.index = u32::try_from(index).unwrap_or(u32::MAX);
+    }
+    instances
+}
+
+fn pairs(labels: &conf::Labels) -> Vec<(Box<str>, Box<str>)> {
+    let mut pairs: Vec<_> = labels.iter().map(|(name, value)| ((**name).into(), (**value).into())).collect();
+    pairs.sort();
+    pairs
+}
+
+fn side(workshop: &Workshop, name: &str, conf: &conf::Service, instances: &[Instance]) -> Result<ServiceSide, String> {
+    let tls = conf.tls.as_ref().map(upstream_tls).transpose()?;
+    let protocol = match conf.protocol {
+        conf::UpstreamProtocol::Http1 => Protocol::Http1,
+        conf::UpstreamProtocol::H2 => Protocol::H2,
+        conf::UpstreamProtocol::H2c => Protocol::H2c,
+    };
+    let subsets: Vec<Arc<str>> = conf.subsets.keys().map(conf::Name::shared).collect();
+    let addresses: Vec<String> = instances.iter().map(|instance| instance.address.to_string()).collect();
+    Ok(ServiceSide {
+        peers: instances.iter().map(|i| peer::template(i.address, protocol, tls.as_ref())).collect(),
+        timeouts: timeouts(conf.timeouts),
+        propagate: Propagate {
+            header: conf.propagate.header.as_option().map(|name| name.0.clone()),
+            baggage: if conf.propagate.baggage { baggage(&subsets)? } else { Vec::new() },
+            tracestate: conf.propagate.tracestate,
+        },
+        jwt: conf.jwt.as_ref().map(Verifier::new).transpose()?,
+        metrics: workshop.metrics.service(&name.into(), &subsets, &addresses),
+    })
+}
+
+/// The member of `baggage` that names a subset, by position.
+fn baggage(subsets: &[Arc<str>]) -> Result<Vec<http::HeaderValue>, String> {
+    let member = |subset: &Arc<str>| format!("{}={subset}", headers::BAGGAGE_KEY).parse();
+    subsets
+        .iter()
+        .map(member)
+        .collect::<Result<_, _>>()
+        .map_err(|error: http::header::InvalidHeaderValue| error.to_string())
+}
+
+/// Timeouts as the proxy has them.
+#[must_use]
+pub(super) fn timeouts(conf: conf::Timeouts) -> Timeouts {
+    Timeouts {
+        connect: conf.connect.duration(),
+        first_byte: conf.first_byte.duration(),
+        idle: conf.idle.duration(),
+        request: conf.request.as_option().map(|span| span.duration()),
+    }
+}
+
+fn upstream_tls(conf: &conf::UpstreamTls) -> Result<UpstreamTls, String> {
+    Ok(UpstreamTls {
+        sni: conf.sni.clone().unwrap_or_default(),
+        ca: conf.ca.as_deref().map(authorities).transpose()?,
+        verify: conf.verify,
+        client: None,
+    })
+}
+
+/// Reads certificates of authorities. pingora takes them as parsed certificates and panics on one that is none, so
+/// they are parsed here first.
+fn authorities(path: &Path) -> Result<Arc<CaType>, String> {
+    let bad = |error: &dyn std::fmt::Display| format!("{} holds no usable certificates: {error}", path.display());
+    let ders = CertificateDer::pem_file_iter(path).map_err(|error| bad(&error))?;
+    let certificates = ders
+        .map(|der| {
+            let der = der.map_err(|error| bad(&error))?;
+            WrappedX509::try_new(der.to_vec(), |raw| X509Certificate::from_der(raw).map(|(_, parsed)| parsed))
+                .map_err(|error| bad(&error))
+        })
+        .collect::<Result<Vec<_>, String>>()?;
+    if certificates.is_empty() {
+        return Err(bad(&"it is empty"));
+    }
+    Ok(certificates.into())
+}
+
+fn key_source(key: &conf::UserKey) -> KeySource {
+    match key {
+        conf::UserKey::Header(name) => KeySource::Header(name.0.clone()),
+        conf::UserKey::Cookie(name) => KeySource::Cookie(name.as_str().into()),
+        conf::UserKey::Query(name) => KeySource::Query(name.as_str().into()),
+        conf::UserKey::Claim(name) => KeySource::Claim(name.as_str().into()),
+        conf::UserKey::ClientIp => KeySource::ClientIp,
+    }
+}
+
+fn anonymous(conf: &conf::Anonymous) -> tag::Anonymous {
+    match conf {
+        conf::Anonymous::Random => tag::Anonymous::Random,
+        conf::Anonymous::Ip => tag::Anonymous::Ip,
+        conf::Anonymous::Stable => tag::Anonymous::Stable,
+        conf::Anonymous::Cookie(cookie) => tag::Anonymous::Cookie {
+            name: cookie.name.as_str().into(),
+            max_age: cookie.max_age.duration().max(Duration::from_secs(1)).as_secs(),
+        },
+    }
+}
+
+fn tag_rule(rule: &conf::TagRule, subset: usize) -> Result<TagRule, String> {
+    let conf::When { header, cookie, query, claim, method, path } = &rule.when;
+    use serin_core::matcher::Condition;
+    let mut when = Vec::new();
+    for (name, value) in header {
+        when.push(Condition::Header(name.0.clone(), condition(value)?));
+    }
+    for (name, value) in cookie {
+        when.push(Condition::Cookie(name.as_str().into(), condition(value)?));
+    }
+    for (name, value) in query {
+        when.push(Condition::Query((**name).into(), condition(value)?));
+    }
+    for (name, value) in claim {
+        when.push(Condition::Claim((**name).into(), condition(value)?));
+    }
+    if !method.is_empty() {
+        when.push(Condition::Method(method.iter().map(|method| method.0.clone()).collect()));
+    }
+    if let Some(path) = path {
+        when.push(Condition::Path(path_match(Some(path))?));
+    }
+    let trust = match rule.trust {
+        conf::Trust::Any => tag::Trust::Any,
+        conf::Trust::TrustedProxies => tag::Trust::TrustedProxies,
+        conf::Trust::Signed => tag::Trust::Signed,
+    };
+    Ok(TagRule { name: rule.name.shared(), when, subset, trust })
+}
+
+fn fallback(
+    fallback: &conf::Fallback,
+    service: &conf::Service,
+    position: impl Fn(&str) -> Result<usize, String>,
+) -> Result<subset::Fallback, String> {
+    let reason = |on: &conf::FallbackOn| match on {
+        conf::FallbackOn::Absent => FallbackReason::Absent,
+        conf::FallbackOn::Empty => FallbackReason::Empty,
+        conf::FallbackOn::AllUnhealthy => FallbackReason::AllUnhealthy,
+        conf::FallbackOn::BreakerOpen => FallbackReason::BreakerOpen,
+    };
+    let to = match &fallback.to {
+        conf::FallbackTo::Any => subset::FallbackTo::Any,
+        conf::FallbackTo::None => subset::FallbackTo::None,
+        conf::FallbackTo::Stable => subset::FallbackTo::Subsets([position(service.stable())?].into_iter().collect()),
+        conf::FallbackTo::Subsets(names) => {
+            subset::FallbackTo::Subsets(names.iter().map(|name| position(name)).collect::<Result<_, _>>()?)
+        }
+    };
+    Ok(subset::Fallback {
+        on: fallback.on.iter().map(reason).collect(),
+        to,
+        max_share: fallback.max_share.as_option().map_or(10_000, |share| share.hundredths()),
+    })
+}
+
+fn retry_policy(conf: &conf::Retry) -> RetryPolicy {
+    let on = |on: &conf::RetryOn| match on {
+        conf::RetryOn::ConnectFailure => retry::RetryOn::ConnectFailure,
+        conf::RetryOn::Reset => retry::RetryOn::Reset,
+        conf::RetryOn::ServerError => retry::RetryOn::ServerError,
+        conf::RetryOn::Status(status) => retry::RetryOn::Status(*status),
+    };
+    RetryPolicy {
+        attempts: usize::from(conf.attempts),
+        on: conf.on.iter().map(on).collect(),
+        across: match conf.across {
+            conf::Across::Same => retry::Across::Same,
+            conf::Across::Stable => retry::Across::Stable,
+            conf::Across::Any => retry::Across::Any,
+        },
+    }
+}
+
+fn chain(workshop: &Workshop, links: &[conf::Link]) -> Result<ChainPlan, String> {
+    let Some((last, narrows)) = links.split_last() else { return Ok(ChainPlan::default()) };
+    let Workshop { catalogue, node, .. } = workshop;
+    let unknown = |name: &str| format!("balancer: nothing is called {name}");
+    let narrow = |link: &conf::Link| {
+        let built = catalogue.narrows.build(&link.name, link.conf.clone(), node);
+        let built = built.ok_or_else(|| unknown(&link.name))?.map_err(|error| error.to_string())?;
+        Ok::<_, String>((link.name.as_str().into(), built))
+    };
+    let pick = catalogue.balancers.build(&last.name, last.conf.clone(), node);
+    Ok(ChainPlan {
+        narrows: narrows.iter().map(narrow).collect::<Result<_, _>>()?,
+        pick: (last.name.as_str().into(), pick.ok_or_else(|| unknown(&last.name))?.map_err(|e| e.to_string())?),
+    })
+}

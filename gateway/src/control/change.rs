@@ -1,0 +1,237 @@
+//! Changes to the traffic document: what operators flip, who they are, and how the document is written.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::path::Path;
+
+use indexmap::IndexMap;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::conf::{Abort, Name, Percent, Problems, Routing, ServiceTraffic, Switch, Traffic};
+
+/// Who changes something.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Actor {
+    /// What they call themselves.
+    pub by: String,
+    /// Where the change came from: an address, or `file`.
+    pub from: String,
+}
+
+impl Actor {
+    /// Whoever edited the file.
+    #[must_use]
+    pub fn file() -> Self {
+        Self { by: "file".to_owned(), from: "file".to_owned() }
+    }
+}
+
+/// A kill switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SwitchKind {
+    /// Reverts chains to plain round robin.
+    Balancer,
+    /// Sends all traffic to the stable subset.
+    Canary,
+}
+
+impl SwitchKind {
+    /// Its name.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Balancer => "balancer",
+            Self::Canary => "canary",
+        }
+    }
+}
+
+/// A change to the traffic document.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// The whole document; its revision is of no account.
+    Replace(Traffic),
+    /// One service: what is `None` stays.
+    Service {
+        /// Its name.
+        name: String,
+        /// New weights.
+        weights: Option<IndexMap<Name, Percent>>,
+        /// Whether its rollout is aborted.
+        abort: Option<Abort>,
+    },
+    /// A kill switch.
+    Switch {
+        /// Which one.
+        kind: SwitchKind,
+        /// Of one service, or of all.
+        service: Option<String>,
+        /// On or off.
+        on: bool,
+    },
+    /// Back to the document of an earlier revision.
+    Rollback(u64),
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Replace(_) => f.write_str("replace"),
+            Self::Service { name, weights, abort } => {
+                write!(f, "service {name}")?;
+                for (subset, weight) in weights.iter().flatten() {
+                    write!(f, " {subset}={weight}")?;
+                }
+                abort.map_or(Ok(()), |abort| write!(f, " abort={abort}"))
+            }
+            Self::Switch { kind, service, on } => {
+                let state = if *on { "on" } else { "off" };
+                write!(f, "switch {} {state}", kind.as_str())?;
+                service.as_ref().map_or(Ok(()), |service| write!(f, " for {service}"))
+            }
+            Self::Rollback(revision) => write!(f, "rollback to {revision}"),
+        }
+    }
+}
+
+/// Why a change was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum FlipError {
+    /// Somebody else was faster.
+    #[error("revision {expected} was expected, but {current} is in force")]
+    Stale {
+        /// What the caller knew.
+        expected: u64,
+        /// What is in force.
+        current: u64,
+    },
+    /// No such service.
+    #[error("there is no service {name:?}; {}", list(.known))]
+    UnknownService {
+        /// The name that was given.
+        name: String,
+        /// The names there are.
+        known: Vec<String>,
+    },
+    /// No such revision in the history.
+    #[error("the history has no traffic revision {0}")]
+    UnknownRevision(u64),
+    /// The result is no sound document.
+    #[error("{0}")]
+    Invalid(Problems),
+}
+
+impl FlipError {
+    /// One line per problem.
+    #[must_use]
+    pub fn problems(&self) -> Vec<String> {
+        match self {
+            Self::Invalid(problems) => problems.0.iter().map(ToString::to_string).collect(),
+            other => vec![other.to_string()],
+        }
+    }
+}
+
+fn list(names: &[String]) -> String {
+    if names.is_empty() { "there are none".to_owned() } else { format!("known are {}", names.join(", ")) }
+}
+
+impl Change {
+    /// The document after the change. `revision` finds the document of an earlier one.
+    ///
+    /// # Errors
+    /// If it names a service or a revision that is not there.
+    pub fn apply(
+        &self,
+        current: &Traffic,
+        routing: &Routing,
+        revision: impl Fn(u64) -> Option<Traffic>,
+    ) -> Result<Traffic, FlipError> {
+        let mut traffic = current.clone();
+        match self {
+            Self::Replace(document) => traffic = document.clone(),
+            Self::Rollback(number) => traffic = revision(*number).ok_or(FlipError::UnknownRevision(*number))?,
+            Self::Service { name, weights, abort } => {
+                let name = service_name(routing, name)?;
+                let service: &mut ServiceTraffic = traffic.services.entry(name).or_default();
+                if let Some(weights) = weights {
+                    service.weights = weights.clone();
+                }
+                service.abort = abort.unwrap_or(service.abort);
+            }
+            Self::Switch { kind, service, on } => {
+                let switch = match kind {
+                    SwitchKind::Balancer => &mut traffic.switches.balancer,
+                    SwitchKind::Canary => &mut traffic.switches.canary,
+                };
+                match service {
+                    // A flip for all is for all: no exception from before escapes it.
+                    None => *switch = Switch { all: *on, services: IndexMap::new() },
+                    Some(name) => {
+                        switch.services.insert(service_name(routing, name)?, *on);
+                    }
+                }
+                let all = switch.all;
+                switch.services.retain(|_, on| *on != all);
+            }
+        }
+        Ok(traffic)
+    }
+}
+
+fn service_name(routing: &Routing, name: &str) -> Result<Name, FlipError> {
+    let found = routing.services.keys().find(|known| known.as_str() == name);
+    let known = || routing.services.keys().map(ToString::to_string).collect();
+    found.cloned().ok_or_else(|| FlipError::UnknownService { name: name.to_owned(), known: known() })
+}
+
+/// Whether two documents say the same, whatever their revisions.
+#[must_use]
+pub fn same(a: &Traffic, b: &Traffic) -> bool {
+    a.services == b.services && a.switches == b.switches
+}
+
+/// The document as YAML. What is inside a service or a switch is written in flow style, which is JSON.
+#[must_use]
+pub fn to_yaml(traffic: &Traffic) -> String {
+    let mut text =
+        String::from("# Traffic document of Serin. The gateway rewrites this file when operators flip something.\n");
+    text.push_str(&format!("revision: {}\nservices:", traffic.revision));
+    if traffic.services.is_empty() {
+        text.push_str(" {}");
+    }
+    text.push('\n');
+    for (name, service) in &traffic.services {
+        text.push_str(&format!("  {}: {}\n", flow(name), flow(service)));
+    }
+    let switches = &traffic.switches;
+    text.push_str(&format!(
+        "switches:\n  balancer: {}\n  canary: {}\n",
+        flow(&switches.balancer),
+        flow(&switches.canary)
+    ));
+    text
+}
+
+fn flow(value: &impl Serialize) -> String {
+    // Types of the traffic document are maps with text keys, which always are JSON.
+    serde_json::to_string(value).unwrap_or_default().replace("\":", "\": ").replace(",\"", ", \"")
+}
+
+/// Replaces a file so that readers see the old or the new one, never a part, and a power cut loses neither.
+///
+/// # Errors
+/// If the directory cannot be written to.
+pub fn write_atomically(path: &Path, text: &str) -> io::Result<()> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut file = tempfile::Builder::new().prefix(".serin-").suffix(".tmp").tempfile_in(directory)?;
+    if let Ok(existing) = std::fs::metadata(path) {
+        file.as_file().set_permissions(existing.permissions())?;
+    }
+    file.write_all(text.as_bytes())?;
+    file.as_file().sync_all()?;
+    file.persist(path).map_err(|error| error.error)?;
+    std::fs::File::open(directory)?.sync_all()
+}

@@ -1,0 +1,85 @@
+//! One generation of the configuration, as the gateway serves it: the core's snapshot and what belongs to it on the
+//! gateway's side, under the same positions.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue};
+use pingora::upstreams::peer::HttpPeer;
+use serin_core::snapshot::Snapshot;
+
+use crate::conf::{Routing, Traffic};
+use crate::jwt::Verifier;
+use crate::telemetry::metrics::{RouteMetrics, ServiceMetrics};
+
+/// A generation. A request keeps the one it began with.
+pub struct Generation {
+    /// What decisions are made from.
+    pub core: Snapshot,
+    /// By position of the route.
+    pub routes: Arc<[RouteSide]>,
+    /// By position of the service.
+    pub services: Vec<Arc<ServiceSide>>,
+    /// The routing document it was built from.
+    pub routing: Arc<Routing>,
+    /// The traffic document it was built from.
+    pub traffic: Arc<Traffic>,
+    /// Revision of the routing document.
+    pub routing_revision: u64,
+    /// Revision of the traffic document.
+    pub traffic_revision: u64,
+}
+
+impl Generation {
+    /// Position of a service by its name.
+    #[must_use]
+    pub fn service(&self, name: &str) -> Option<usize> {
+        self.core.services.iter().position(|service| &*service.name == name)
+    }
+}
+
+/// The gateway's side of a route.
+pub struct RouteSide {
+    /// Timeouts of the route, where they differ from the service's.
+    pub timeouts: Option<Timeouts>,
+    /// Its counters.
+    pub metrics: RouteMetrics,
+}
+
+/// The gateway's side of a service.
+pub struct ServiceSide {
+    /// How to connect, by position of the instance; cloned per attempt.
+    pub peers: Vec<HttpPeer>,
+    /// Timeouts.
+    pub timeouts: Timeouts,
+    /// How upstreams are told the subset.
+    pub propagate: Propagate,
+    /// Verifies JWTs for tag rules and user keys.
+    pub jwt: Option<Verifier>,
+    /// Counters.
+    pub metrics: ServiceMetrics,
+}
+
+/// How long to wait for an upstream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// For the connection, TLS included.
+    pub connect: Duration,
+    /// For the response's head, per attempt.
+    pub first_byte: Duration,
+    /// Between two reads or writes of a stream.
+    pub idle: Duration,
+    /// For the whole response; `None` is unlimited. Streams (upgrades, server-sent events, gRPC) have `idle` instead.
+    pub request: Option<Duration>,
+}
+
+/// How the subset of a request is passed on, so that later hops can follow it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Propagate {
+    /// A header with the subset's name.
+    pub header: Option<HeaderName>,
+    /// A member of `baggage` (W3C Baggage), by position of the subset; none if that is off.
+    pub baggage: Vec<HeaderValue>,
+    /// A member of `tracestate`, where the request carries a trace (W3C Trace Context).
+    pub tracestate: bool,
+}

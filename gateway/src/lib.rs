@@ -1,0 +1,23 @@
+//! Serin, an edge API gateway: tags requests, routes them to version subsets with fallback, and picks instances with a
+//! pluggable balancer chain. Operators flip weights and kill switches while it runs.
+
+pub mod admin;
+pub mod cli;
+pub mod conf;
+pub mod connection;
+pub mod control;
+pub mod explain;
+pub mod jwt;
+pub mod listen;
+pub mod proxy;
+pub mod server;
+pub mod telemetry;
+
+pub use serin_core as core;
+pub use serin_plugins::builtin;
+
+/// Runs the command line with this catalogue of balancers and narrows; see [`cli`].
+#[must_use]
+pub fn run(catalogue: serin_core::plugin::Catalogue) -> std::process::ExitCode {
+    cli::run(catalogue)
+}

@@ -1,0 +1,190 @@
+//! Where clients connect: listeners, their protocols and their certificates.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use pingora::listeners::ListenerConfig;
+use pingora::listeners::tls::TlsSettings;
+use pingora::protocols::ALPN;
+use pingora::protocols::l4::stream::L4BufferSettings;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, SubjectPublicKeyInfoDer};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::{CertifiedKey, Signer, SigningKey};
+use rustls::{SignatureAlgorithm, SignatureScheme};
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+
+use crate::conf;
+
+/// Buffers of a client connection. pingora's 64 KiB make up most of what an idle connection costs.
+const READ_BUFFER: usize = 8 << 10;
+const WRITE_BUFFER: usize = 4 << 10;
+
+/// Protocols that a clear-text listener serves. TLS listeners agree on one in their handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accepts {
+    /// HTTP/1.1.
+    pub http1: bool,
+    /// HTTP/2 in clear text.
+    pub h2c: bool,
+}
+
+impl Accepts {
+    /// What a listener's configuration says.
+    #[must_use]
+    pub fn of(listener: &conf::Listener) -> Self {
+        Self { http1: listener.speaks(conf::Protocol::Http1), h2c: listener.speaks(conf::Protocol::H2c) }
+    }
+}
+
+/// The certificates of one listener, by the names they are for. Reloading swaps all of them at once.
+pub struct Certificates {
+    files: Vec<conf::Certificate>,
+    loaded: ArcSwap<Loaded>,
+    oldest: conf::TlsVersion,
+}
+
+struct Loaded {
+    by_name: HashMap<String, Arc<CertifiedKey>>,
+    first: Arc<CertifiedKey>,
+}
+
+impl Certificates {
+    /// Reads the certificates.
+    ///
+    /// # Errors
+    /// A sentence about a file that cannot be used.
+    pub fn load(tls: &conf::ListenerTls) -> Result<Self, String> {
+        pingora::tls::install_default_crypto_provider();
+        Ok(Self {
+            loaded: ArcSwap::from_pointee(read(&tls.certificates, tls.min_version)?),
+            files: tls.certificates.clone(),
+            oldest: tls.min_version,
+        })
+    }
+
+    /// Reads the certificates again; the old ones stay if that fails.
+    ///
+    /// # Errors
+    /// A sentence about a file that cannot be used.
+    pub fn reload(&self) -> Result<(), String> {
+        let fresh = read(&self.files, self.oldest)?;
+        let current = self.loaded.load();
+        let same = fresh.first.cert == current.first.cert
+            && fresh.by_name.len() == current.by_name.len()
+            && fresh
+                .by_name
+                .iter()
+                .all(|(name, key)| current.by_name.get(name).is_some_and(|old| old.cert == key.cert));
+        if !same {
+            self.loaded.store(Arc::new(fresh));
+            tracing::info!("certificates reloaded");
+        }
+        Ok(())
+    }
+
+    /// The files that are read.
+    pub fn files(&self) -> impl Iterator<Item = PathBuf> + '_ {
+        self.files.iter().flat_map(|pair| [pair.cert.clone(), pair.key.clone()])
+    }
+}
+
+impl fmt::Debug for Certificates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.loaded.load().by_name.keys()).finish()
+    }
+}
+
+impl ResolvesServerCert for Certificates {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let loaded = self.loaded.load();
+        let found = hello.server_name().and_then(|name| {
+            let name = name.to_ascii_lowercase();
+            let wildcard = || loaded.by_name.get(&format!("*.{}", name.split_once('.')?.1));
+            loaded.by_name.get(&name).or_else(wildcard)
+        });
+        Some(Arc::clone(found.unwrap_or(&loaded.first)))
+    }
+}
+
+/// A key that no cipher suite of TLS 1.2 goes with, because it is of no algorithm that those know. pingora offers both
+/// versions in any case; with this key a handshake of 1.2 fails, and one of 1.3, which does not ask for it, succeeds.
+#[derive(Debug)]
+struct OnlyTls13(Arc<dyn SigningKey>);
+
+impl SigningKey for OnlyTls13 {
+    fn choose_scheme(&self, offered: &[SignatureScheme]) -> Option<Box<dyn Signer>> {
+        self.0.choose_scheme(offered)
+    }
+
+    fn public_key(&self) -> Option<SubjectPublicKeyInfoDer<'_>> {
+        self.0.public_key()
+    }
+
+    fn algorithm(&self) -> SignatureAlgorithm {
+        SignatureAlgorithm::Anonymous
+    }
+}
+
+fn read(files: &[conf::Certificate], oldest: conf::TlsVersion) -> Result<Loaded, String> {
+    let mut by_name = HashMap::new();
+    let mut first = None;
+    for pair in files {
+        let bad = |path: &PathBuf, error: &dyn fmt::Display| format!("{}: {error}", path.display());
+        let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_file_iter(&pair.cert)
+            .and_then(Iterator::collect)
+            .map_err(|error| bad(&pair.cert, &error))?;
+        let key = PrivateKeyDer::from_pem_file(&pair.key).map_err(|error| bad(&pair.key, &error))?;
+        let provider = CryptoProvider::get_default().ok_or("no cryptography is installed")?;
+        let leaf = chain.first().ok_or_else(|| bad(&pair.cert, &"it holds no certificate"))?;
+        let names = names(leaf).map_err(|error| bad(&pair.cert, &error))?;
+        let mut certified =
+            CertifiedKey::from_der(chain.clone(), key, provider).map_err(|error| bad(&pair.key, &error))?;
+        if oldest == conf::TlsVersion::V13 {
+            certified.key = Arc::new(OnlyTls13(certified.key));
+        }
+        let certified = Arc::new(certified);
+        first.get_or_insert_with(|| Arc::clone(&certified));
+        for name in names {
+            by_name.entry(name).or_insert_with(|| Arc::clone(&certified));
+        }
+    }
+    Ok(Loaded { by_name, first: first.ok_or("at least one certificate is needed")? })
+}
+
+/// The DNS names that a certificate is for (RFC 6125: the subject's common name is of no account).
+fn names(der: &CertificateDer<'_>) -> Result<Vec<String>, String> {
+    let (_, certificate) = X509Certificate::from_der(der).map_err(|error| error.to_string())?;
+    let alternative = certificate.subject_alternative_name().map_err(|error| error.to_string())?;
+    let names = alternative.map_or(&[][..], |extension| &extension.value.general_names);
+    Ok(names
+        .iter()
+        .filter_map(|name| match name {
+            GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
+            _ => None,
+        })
+        .collect())
+}
+
+/// A listener as pingora takes it.
+///
+/// # Errors
+/// If pingora refuses the TLS settings.
+pub fn endpoint(listener: &conf::Listener, certificates: Option<Arc<Certificates>>) -> pingora::Result<ListenerConfig> {
+    let endpoint =
+        ListenerConfig::tcp(listener.address.to_string()).l4_buffer(L4BufferSettings::new(READ_BUFFER, WRITE_BUFFER));
+    let Some(certificates) = certificates else { return Ok(endpoint) };
+    // The paths are of no account: the resolver has the certificates.
+    let mut settings = TlsSettings::intermediate("", "")?;
+    settings.set_cert_resolver(certificates);
+    settings.set_alpn(match (listener.speaks(conf::Protocol::Http1), listener.speaks(conf::Protocol::H2)) {
+        (true, true) => ALPN::H2H1,
+        (false, _) => ALPN::H2,
+        (true, false) => ALPN::H1,
+    });
+    Ok(endpoint.tls(settings))
+}

@@ -1,0 +1,328 @@
+//! The way of a request through pingora's callbacks, forward only. Each callback translates to the core, calls it, and
+//! translates back:
+//!
+//! 1. `early_request_filter` takes the snapshot that every later step uses.
+//! 2. `request_filter` normalises the path, finds the route and the subset. An answer of our own ends here.
+//! 3. `upstream_peer` locates the pool and picks the instance.
+//! 4. `upstream_request_filter` and `response_filter` edit header fields.
+//! 5. `fail_to_connect`, `error_while_proxy` and `upstream_response_filter` ask for one retry verdict; step 3 again.
+//! 6. `logging` makes one event of it all.
+
+pub mod ctx;
+pub mod failure;
+pub mod head;
+pub mod headers;
+pub mod peer;
+pub mod reply;
+
+mod outcome;
+mod steps;
+
+use std::cell::RefCell;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::StatusCode;
+use http::request::Parts;
+use ipnet::IpNet;
+use pingora::http::{RequestHeader, ResponseHeader};
+use pingora::modules::http::HttpModules;
+use pingora::protocols::Digest;
+use pingora::proxy::{FailToProxy, ProxyHttp, Session};
+use pingora::upstreams::peer::HttpPeer;
+use pingora::{Error, ErrorType, Result};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use serin_core::retry::Failure;
+use serin_core::tag::Trust;
+
+use self::ctx::Ctx;
+use self::headers::ForwardingHeaders;
+use crate::connection::is_at;
+use crate::control::generation::Generation;
+use crate::listen::Accepts;
+use crate::telemetry::access_log::AccessLog;
+use crate::telemetry::metrics::Metrics;
+
+/// Idle time of client connections, before and between requests.
+pub const KEEPALIVE: Duration = Duration::from_secs(60);
+
+thread_local! {
+    static RNG: RefCell<SmallRng> = RefCell::new(SmallRng::from_rng(&mut rand::rng()));
+}
+
+fn with_rng<R>(act: impl FnOnce(&mut SmallRng) -> R) -> R {
+    RNG.with_borrow_mut(act)
+}
+
+/// The gateway as pingora calls it.
+pub struct Edge {
+    /// The generation in force.
+    pub live: Arc<ArcSwap<Generation>>,
+    /// Networks whose word on client addresses and tags is taken.
+    pub trusted: Vec<IpNet>,
+    /// Forwarding headers.
+    pub forwarding: ForwardingHeaders,
+    /// What clear-text listeners serve, where pingora accepts more than they are for.
+    pub protocols: Vec<(SocketAddr, Accepts)>,
+    /// Metrics.
+    pub metrics: Arc<Metrics>,
+    /// The access log, if there is one.
+    pub access_log: Option<AccessLog>,
+    /// Set when the gateway is about to stop: connections are not kept any more.
+    pub draining: Arc<AtomicBool>,
+}
+
+#[async_trait]
+impl ProxyHttp for Edge {
+    type CTX = Ctx;
+
+    fn new_ctx(&self) -> Ctx {
+        self.metrics.in_flight.inc();
+        Ctx::default()
+    }
+
+    fn init_downstream_modules(&self, _modules: &mut HttpModules) {}
+
+    async fn early_request_filter(&self, session: &mut Session, ctx: &mut Ctx) -> Result<()> {
+        if self.draining.load(Relaxed) {
+            session.set_keepalive(None);
+        } else if session.get_keepalive().is_some_and(|seconds| seconds > 0) {
+            session.set_keepalive(Some(KEEPALIVE.as_secs()));
+        }
+        ctx.generation = Some(self.live.load_full());
+        let peer = peer_ip(session);
+        let head = session.req_header();
+        ctx.client_ip = head::client_ip(peer, &head.headers, &self.trusted);
+        ctx.trusted = !self.trusted.is_empty() && head::is_trusted(peer, &self.trusted);
+        let random = with_rng(|rng| [rng.next_u64(), rng.next_u64()]);
+        ctx.request_id = self.forwarding.identify(&head.headers, ctx.trusted, random);
+        self.check_protocol(session)
+    }
+
+    async fn request_filter(&self, session: &mut Session, ctx: &mut Ctx) -> Result<bool> {
+        headers::normalise(session.req_header_mut())?;
+        let verdict = self.route(session, ctx);
+        ctx.mark = Instant::now();
+        ctx.decision = ctx.mark.saturating_duration_since(ctx.start);
+        match verdict {
+            None => Ok(false),
+            Some(reply) => {
+                ctx.replied = Some(reply.status.as_u16());
+                reply.send(session).await?;
+                Ok(true)
+            }
+        }
+    }
+
+    async fn upstream_peer(&self, session: &mut Session, ctx: &mut Ctx) -> Result<Box<HttpPeer>> {
+        let first = ctx.upstream.as_ref().is_none_or(|upstream| upstream.tried.is_empty());
+        let began = if first { ctx.mark } else { Instant::now() };
+        let index = self.pick(session, ctx, began);
+        ctx.mark = Instant::now();
+        ctx.decision += ctx.mark.saturating_duration_since(began);
+        let index = index?;
+        let (Some(service), Some(timeouts), Some(upstream)) = (ctx.service_side(), ctx.timeouts(), &ctx.upstream)
+        else {
+            return Error::e_explain(ErrorType::InternalError, "no service was chosen");
+        };
+        Ok(peer::connect_to(&service.peers[index as usize], timeouts, ctx.time_left(ctx.mark), upstream))
+    }
+
+    async fn connected_to_upstream(
+        &self,
+        _session: &mut Session,
+        _reused: bool,
+        _peer: &HttpPeer,
+        _fd: std::os::unix::io::RawFd,
+        _digest: Option<&Digest>,
+        ctx: &mut Ctx,
+    ) -> Result<()> {
+        if let Some(upstream) = &mut ctx.upstream {
+            upstream.status = None;
+        }
+        Ok(())
+    }
+
+    async fn upstream_request_filter(
+        &self,
+        session: &mut Session,
+        upstream: &mut RequestHeader,
+        ctx: &mut Ctx,
+    ) -> Result<()> {
+        headers::edit_request(upstream, |head| self.edit_request(session, head, ctx))
+    }
+
+    async fn request_body_filter(
+        &self,
+        _session: &mut Session,
+        body: &mut Option<Bytes>,
+        end_of_stream: bool,
+        _ctx: &mut Ctx,
+    ) -> Result<()> {
+        // An empty last DATA frame would write the terminator of a chunked body twice (pingora issue 935).
+        if end_of_stream && body.as_ref().is_some_and(Bytes::is_empty) {
+            *body = None;
+        }
+        Ok(())
+    }
+
+    async fn upstream_response_filter(
+        &self,
+        session: &mut Session,
+        response: &mut ResponseHeader,
+        ctx: &mut Ctx,
+    ) -> Result<()> {
+        if response.status.is_informational() && response.status != StatusCode::SWITCHING_PROTOCOLS {
+            return Ok(());
+        }
+        let retry = failure::worth_retrying(ctx, response.status)
+            && failure::retries(session, ctx, Failure::Status(response.status));
+        let Some(upstream) = &mut ctx.upstream else { return Ok(()) };
+        upstream.status = Some(response.status.as_u16());
+        upstream.stream |= failure::is_event_stream(response);
+        self.end_attempt(ctx, Some(response.status.as_u16()));
+        if retry {
+            let mut error = Error::explain(ErrorType::HTTPStatus(response.status.as_u16()), "worth another attempt");
+            error.set_retry(true);
+            return Err(error.into_up());
+        }
+        Ok(())
+    }
+
+    async fn response_filter(&self, session: &mut Session, response: &mut ResponseHeader, ctx: &mut Ctx) -> Result<()> {
+        let informational = response.status.is_informational() && response.status != StatusCode::SWITCHING_PROTOCOLS;
+        let Some((route, service)) = ctx.chosen().filter(|_| !informational) else { return Ok(()) };
+        headers::edit_response(response, |headers| {
+            if let Some(id) = ctx.upstream.as_ref().and_then(|upstream| upstream.assignment.issue) {
+                headers::issue_cookie(headers, service, id, is_tls(session))?;
+            }
+            if let Some(name) = &self.forwarding.request_id {
+                headers::set_request_id(headers, name, &ctx.request_id)?;
+            }
+            route.response_headers.apply(headers);
+            Ok(())
+        })
+    }
+
+    fn response_body_filter(
+        &self,
+        _session: &mut Session,
+        _body: &mut Option<Bytes>,
+        end_of_stream: bool,
+        ctx: &mut Ctx,
+    ) -> Result<Option<Duration>> {
+        if !end_of_stream && ctx.time_left(Instant::now()).is_some_and(|left| left.is_zero()) {
+            return Err(Error::explain(ErrorType::ReadTimedout, "the request took too long").into_up());
+        }
+        Ok(None)
+    }
+
+    fn fail_to_connect(
+        &self,
+        session: &mut Session,
+        _peer: &HttpPeer,
+        ctx: &mut Ctx,
+        mut error: Box<Error>,
+    ) -> Box<Error> {
+        self.end_attempt(ctx, None);
+        error.set_retry(failure::retries(session, ctx, Failure::Connect));
+        error
+    }
+
+    fn error_while_proxy(
+        &self,
+        _peer: &HttpPeer,
+        session: &mut Session,
+        mut error: Box<Error>,
+        ctx: &mut Ctx,
+        client_reused: bool,
+    ) -> Box<Error> {
+        if ctx.upstream.as_ref().is_some_and(|upstream| upstream.status.is_none()) {
+            self.end_attempt(ctx, None);
+        }
+        let retry = failure::verdict(session, ctx, &error, client_reused);
+        error.set_retry(retry);
+        error
+    }
+
+    async fn fail_to_proxy(&self, session: &mut Session, error: &Error, ctx: &mut Ctx) -> FailToProxy {
+        ctx.error = Some(failure::name(error));
+        let (status, reuse) = failure::answer(session, error).await;
+        ctx.replied = Some(status);
+        FailToProxy { error_code: status, can_reuse_downstream: reuse }
+    }
+
+    fn suppress_error_log(&self, _session: &Session, _ctx: &Ctx, _error: &Error) -> bool {
+        // The access log and the metrics say it, without formatting anything for nobody.
+        true
+    }
+
+    fn suppress_proxy_warn_log(
+        &self,
+        _session: &Session,
+        _ctx: &Ctx,
+        _error: &Error,
+        _context: pingora::proxy::ProxyWarnLogContext,
+    ) -> bool {
+        true
+    }
+
+    async fn logging(&self, session: &mut Session, error: Option<&Error>, ctx: &mut Ctx) {
+        self.metrics.in_flight.dec();
+        if ctx.error.is_none() {
+            ctx.error = error.map(failure::name);
+        }
+        self.finish(session, ctx);
+    }
+}
+
+impl Edge {
+    /// What changes in a request's head on its way to the upstream.
+    fn edit_request(&self, session: &Session, head: &mut Parts, ctx: &Ctx) -> Result<()> {
+        let Some((route, service)) = ctx.chosen() else { return Ok(()) };
+        let (Some(chosen), Some(side)) = (&ctx.upstream, ctx.service_side()) else { return Ok(()) };
+        self.forwarding.set(head, peer_ip(session), is_tls(session), ctx)?;
+        let accepted = chosen.assignment.rule.map(|rule| service.tags[rule].trust);
+        headers::strip_guarded(&mut head.headers, service, ctx.trusted || accepted == Some(Trust::Signed));
+        headers::propagate(&mut head.headers, &side.propagate, service, chosen)?;
+        if session.is_http2() {
+            headers::join_cookies(&mut head.headers)?;
+        }
+        let path = route.rewrite.path.apply(&route.path, head.uri.path());
+        if path != head.uri.path() {
+            head.uri = headers::with_path(&head.uri, path.into_owned())?;
+        }
+        if let Some(host) = route.rewrite.host() {
+            headers::set_host(head, host)?;
+        }
+        route.request_headers.apply(&mut head.headers);
+        Ok(())
+    }
+
+    /// Refuses a protocol that the listener is not for.
+    fn check_protocol(&self, session: &Session) -> Result<()> {
+        if self.protocols.is_empty() || is_tls(session) {
+            return Ok(());
+        }
+        let Some(local) = session.server_addr().and_then(|address| address.as_inet()) else { return Ok(()) };
+        let here = self.protocols.iter().find(|(address, _)| is_at(address, local));
+        let Some((_, accepts)) = here else { return Ok(()) };
+        let fine = if session.is_http2() { accepts.h2c } else { accepts.http1 };
+        if fine { Ok(()) } else { Error::e_explain(ErrorType::HTTPStatus(400), "not a protocol of this listener") }
+    }
+}
+
+fn peer_ip(session: &Session) -> IpAddr {
+    let address = session.client_addr().and_then(|address| address.as_inet());
+    address.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |address| address.ip())
+}
+
+fn is_tls(session: &Session) -> bool {
+    session.digest().is_some_and(|digest| digest.ssl_digest.is_some())
+}

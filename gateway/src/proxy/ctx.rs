@@ -1,0 +1,189 @@
+//! What the gateway knows of one request while it is being served.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::request::Parts;
+use serin_core::decide::Assignment;
+use serin_core::instance::InFlight;
+use serin_core::request::{Claims, RequestView};
+use serin_core::route::Route;
+use serin_core::snapshot::Service;
+use serin_core::subset::FallbackReason;
+use smallvec::SmallVec;
+
+use crate::control::generation::{Generation, RouteSide, ServiceSide, Timeouts};
+
+/// State of one request.
+pub struct Ctx {
+    /// When its head was read.
+    pub start: Instant,
+    /// The generation it began with.
+    pub generation: Option<Arc<Generation>>,
+    /// Position of the route.
+    pub route: Option<usize>,
+    /// Service, assignment and attempts, once it is known to go to a service.
+    pub upstream: Option<Upstream>,
+    /// Address of the client.
+    pub client_ip: IpAddr,
+    /// Whether the peer is a trusted proxy.
+    pub trusted: bool,
+    /// Wall clock, in seconds since the epoch; 0 where no rule needs it.
+    pub unix_time: u64,
+    /// Claims of a verified JWT.
+    pub claims: Option<Arc<Claims>>,
+    /// Identity of the request.
+    pub request_id: RequestId,
+    /// Time spent deciding.
+    pub decision: Duration,
+    /// When the latest step of the decision ended, or began.
+    pub mark: Instant,
+    /// Status of an answer by the gateway itself.
+    pub replied: Option<u16>,
+    /// What went wrong.
+    pub error: Option<&'static str>,
+}
+
+/// The part of a request that goes to a service.
+pub struct Upstream {
+    /// Position of the service.
+    pub service: usize,
+    /// The subset it is meant for.
+    pub assignment: Assignment,
+    /// The subset that serves the attempt; `None` is any.
+    pub subset: Option<usize>,
+    /// Why it is another one.
+    pub fallback: Option<FallbackReason>,
+    /// Instances that were tried, the current one last.
+    pub tried: SmallVec<[u32; 4]>,
+    /// Counts the attempt as in flight.
+    pub flight: Option<InFlight>,
+    /// When the attempt began.
+    pub attempt_start: Instant,
+    /// Status of the upstream's response.
+    pub status: Option<u16>,
+    /// Whether the client asks for another protocol (WebSocket).
+    pub upgrade: bool,
+    /// Whether this is a stream, which has no deadline.
+    pub stream: bool,
+}
+
+impl Default for Ctx {
+    /// A request whose head was just read.
+    fn default() -> Self {
+        let start = Instant::now();
+        Self {
+            start,
+            mark: start,
+            generation: None,
+            route: None,
+            upstream: None,
+            client_ip: Ipv4Addr::UNSPECIFIED.into(),
+            trusted: false,
+            unix_time: 0,
+            claims: None,
+            request_id: RequestId::Random([b'0'; 32]),
+            decision: Duration::ZERO,
+            replied: None,
+            error: None,
+        }
+    }
+}
+
+impl Ctx {
+    /// The request as decisions see it. Only routes match on the host: later steps leave it empty.
+    #[must_use]
+    pub fn view<'a>(&'a self, head: &'a Parts, host: &'a str) -> RequestView<'a> {
+        RequestView {
+            method: &head.method,
+            host,
+            path: head.uri.path(),
+            query: head.uri.query(),
+            headers: &head.headers,
+            client_ip: self.client_ip,
+            from_trusted_proxy: self.trusted,
+            claims: self.claims.as_deref(),
+            unix_time: self.unix_time,
+        }
+    }
+
+    /// The route and the service, once both are known.
+    #[must_use]
+    pub fn chosen(&self) -> Option<(&Route, &Service)> {
+        let core = &self.generation.as_ref()?.core;
+        let service = core.services.get(self.upstream.as_ref()?.service)?;
+        Some((core.routes.routes().get(self.route?)?, service))
+    }
+
+    /// The gateway's side of the route.
+    #[must_use]
+    pub fn route_side(&self) -> Option<&RouteSide> {
+        self.generation.as_ref()?.routes.get(self.route?)
+    }
+
+    /// The gateway's side of the service.
+    #[must_use]
+    pub fn service_side(&self) -> Option<&Arc<ServiceSide>> {
+        self.generation.as_ref()?.services.get(self.upstream.as_ref()?.service)
+    }
+
+    /// The timeouts that hold for the request.
+    #[must_use]
+    pub fn timeouts(&self) -> Option<Timeouts> {
+        self.route_side().and_then(|route| route.timeouts).or_else(|| Some(self.service_side()?.timeouts))
+    }
+
+    /// What is left at `now` of the time for the whole request; `None` if it is unlimited.
+    #[must_use]
+    pub fn time_left(&self, now: Instant) -> Option<Duration> {
+        if self.upstream.as_ref()?.stream {
+            return None;
+        }
+        Some(self.timeouts()?.request?.saturating_sub(now.saturating_duration_since(self.start)))
+    }
+}
+
+/// Identity of a request.
+#[derive(Clone)]
+pub enum RequestId {
+    /// Random: 32 hexadecimal digits.
+    Random([u8; 32]),
+    /// One that a trusted peer sent: short, visible ASCII.
+    Given(Box<str>),
+}
+
+impl RequestId {
+    /// Longest identity that is taken over.
+    pub const MAX: usize = 128;
+
+    /// A random identity.
+    #[must_use]
+    pub fn random(random: [u64; 2]) -> Self {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let mut text = [0; 32];
+        let bytes = random.iter().flat_map(|word| word.to_be_bytes());
+        for (pair, byte) in text.chunks_exact_mut(2).zip(bytes) {
+            pair[0] = DIGITS[usize::from(byte >> 4)];
+            pair[1] = DIGITS[usize::from(byte & 15)];
+        }
+        Self::Random(text)
+    }
+
+    /// An identity that somebody else chose, if it is short, visible ASCII.
+    #[must_use]
+    pub fn given(text: &[u8]) -> Option<Self> {
+        let fine = !text.is_empty() && text.len() <= Self::MAX && text.iter().all(u8::is_ascii_graphic);
+        fine.then(|| std::str::from_utf8(text).ok().map(|text| Self::Given(text.into())))?
+    }
+
+    /// As text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        match self {
+            // Hexadecimal digits are always UTF-8.
+            Self::Random(text) => std::str::from_utf8(text).unwrap_or_default(),
+            Self::Given(text) => text,
+        }
+    }
+}

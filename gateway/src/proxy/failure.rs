@@ -1,0 +1,118 @@
+//! What failures mean: whether to retry, what to answer, what to call them.
+
+use std::time::{Duration, Instant};
+
+use http::{StatusCode, header};
+use pingora::http::{RequestHeader, ResponseHeader};
+use pingora::proxy::Session;
+use pingora::{Error, ErrorSource, ErrorType};
+use serin_core::retry::Failure;
+
+use super::ctx::Ctx;
+use super::reply::Reply;
+
+/// Latency that a failure counts as, unless the first-byte timeout is shorter.
+pub const PENALTY: Duration = Duration::from_secs(5);
+
+/// What clients are told when no pool can serve.
+pub const UNAVAILABLE: &str = "No instance can take the request.";
+
+/// Whether the request may be tried once more after a failure.
+#[must_use]
+pub fn retries(session: &Session, ctx: &Ctx, failure: Failure) -> bool {
+    let (Some(generation), Some(upstream)) = (&ctx.generation, &ctx.upstream) else { return false };
+    let replayable = !session.retry_buffer_truncated() && !upstream.upgrade;
+    let in_time = ctx.time_left(Instant::now()).is_none_or(|left| !left.is_zero());
+    let policy = &generation.core.services[upstream.service].retry;
+    in_time && policy.verdict(failure, upstream.tried.len(), &session.req_header().method, replayable)
+}
+
+/// Whether a response of this status is worth another attempt at all. Almost none is, and this is quick to tell.
+#[must_use]
+pub fn worth_retrying(ctx: &Ctx, status: StatusCode) -> bool {
+    let service = ctx.chosen().map(|(_, service)| service);
+    service.is_some_and(|service| service.retry.retries_status(status))
+}
+
+/// Whether an attempt that broke after the connection was made may be repeated. Once a response head was relayed,
+/// never. This replaces pingora's default rule and keeps what it guards: only idempotent requests with their whole
+/// body at hand are sent again.
+#[must_use]
+pub fn verdict(session: &Session, ctx: &Ctx, error: &Error, reused: bool) -> bool {
+    if session.response_written().is_some_and(|response| !response.status.is_informational()) {
+        return false;
+    }
+    if matches!(error.etype(), ErrorType::HTTPStatus(_)) {
+        // Decided in the response filter.
+        return error.retry();
+    }
+    if *error.esource() != ErrorSource::Upstream {
+        return false;
+    }
+    let failure = match error.etype() {
+        ErrorType::ReadTimedout | ErrorType::WriteTimedout => Failure::Timeout,
+        _ => Failure::Reset { reused },
+    };
+    retries(session, ctx, failure)
+}
+
+/// The name of an error in logs and metrics: one of a closed list.
+#[must_use]
+pub fn name(error: &Error) -> &'static str {
+    use ErrorType as E;
+    let upstream = *error.esource() == ErrorSource::Upstream;
+    match error.etype() {
+        E::HTTPStatus(400) => "bad_request",
+        E::HTTPStatus(503) => "unavailable",
+        E::HTTPStatus(_) => "refused",
+        E::ConnectTimedout | E::TLSHandshakeTimedout => "connect_timeout",
+        E::ConnectRefused | E::ConnectNoRoute | E::ConnectError | E::ConnectProxyFailure | E::BindError => {
+            "connect_failure"
+        }
+        E::TLSHandshakeFailure | E::InvalidCert | E::HandshakeError => "tls_failure",
+        E::ReadTimedout | E::WriteTimedout if upstream => "upstream_timeout",
+        E::ReadTimedout | E::WriteTimedout => "client_timeout",
+        E::ReadError | E::WriteError | E::ConnectionClosed | E::H2Error if upstream => "upstream_reset",
+        E::ReadError | E::WriteError | E::ConnectionClosed | E::H2Error => "client_reset",
+        E::InvalidHTTPHeader | E::H1Error | E::InvalidH2 if upstream => "upstream_protocol",
+        E::InvalidHTTPHeader | E::H1Error | E::InvalidH2 => "bad_request",
+        _ if upstream => "upstream_error",
+        _ if *error.esource() == ErrorSource::Downstream => "client_error",
+        _ => "internal",
+    }
+}
+
+/// Answers a failed request, unless the client is gone or has part of a response already. Returns the status and
+/// whether the connection is still good.
+pub async fn answer(session: &mut Session, error: &Error) -> (u16, bool) {
+    if session.response_written().is_some_and(|response| !response.status.is_informational()) {
+        return (0, false);
+    }
+    let (status, detail) = match name(error) {
+        "bad_request" => (StatusCode::BAD_REQUEST, "The request is malformed."),
+        "unavailable" => (StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE),
+        "connect_timeout" | "upstream_timeout" => (StatusCode::GATEWAY_TIMEOUT, "The upstream did not answer in time."),
+        "client_timeout" => (StatusCode::REQUEST_TIMEOUT, "The request did not arrive in time."),
+        "client_reset" | "client_error" => return (0, false),
+        "internal" | "refused" => (StatusCode::INTERNAL_SERVER_ERROR, "The gateway failed."),
+        _ => (StatusCode::BAD_GATEWAY, "The upstream could not be reached or broke off."),
+    };
+    let reusable = status == StatusCode::SERVICE_UNAVAILABLE && session.is_body_empty();
+    if !reusable {
+        session.set_keepalive(None);
+    }
+    let sent = Reply::problem(status, detail).send(session).await;
+    (status.as_u16(), reusable && sent.is_ok())
+}
+
+/// Whether a client asks for server-sent events, which are a stream.
+#[must_use]
+pub fn wants_event_stream(head: &RequestHeader) -> bool {
+    head.headers.get(header::ACCEPT).is_some_and(|accept| accept.as_bytes().starts_with(b"text/event-stream"))
+}
+
+/// Whether a response is a stream of server-sent events.
+#[must_use]
+pub fn is_event_stream(head: &ResponseHeader) -> bool {
+    head.headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
+}

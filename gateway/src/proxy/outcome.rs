@@ -1,0 +1,87 @@
+//! How attempts and requests ended: latency for the balancers, counters, the access log.
+
+use std::time::{Duration, Instant};
+
+use pingora::proxy::Session;
+
+use super::ctx::Ctx;
+use super::{Edge, failure, head};
+use crate::telemetry::access_log::AccessLog;
+use crate::telemetry::{Finished, names};
+
+impl Edge {
+    /// Records how an attempt went: its latency for the balancers, its status for the metrics.
+    pub(super) fn end_attempt(&self, ctx: &mut Ctx, status: Option<u16>) {
+        let Some(side) = ctx.service_side().cloned() else { return };
+        let timeouts = ctx.timeouts();
+        let Some(upstream) = &mut ctx.upstream else { return };
+        let Some(&index) = upstream.tried.last() else { return };
+        side.metrics.instances[index as usize].upstream[names::class(status.unwrap_or(0))].inc();
+        let Some(flight) = &upstream.flight else { return };
+        let now = Instant::now();
+        let mut latency = now.saturating_duration_since(upstream.attempt_start);
+        if status.is_none_or(|status| status >= 500) {
+            // A failure counts as slow, so that an instance that fails fast attracts nothing.
+            latency =
+                latency.max(timeouts.map_or(failure::PENALTY, |timeouts| timeouts.first_byte.min(failure::PENALTY)));
+        }
+        flight.vitals().record_latency(now, latency);
+        if status.is_none() {
+            upstream.flight = None;
+        }
+    }
+
+    /// One event of it all.
+    pub(super) fn finish(&self, session: &mut Session, ctx: &mut Ctx) {
+        let status = session.response_written().map_or(ctx.replied.unwrap_or(0), |response| response.status.as_u16());
+        let duration = ctx.start.elapsed();
+        let served = ctx.upstream.as_mut().map(|upstream| {
+            upstream.flight = None;
+            upstream.subset
+        });
+        if let Some(route) = ctx.route_side() {
+            route.metrics.count(served.flatten(), status);
+        } else {
+            self.metrics.count_unrouted(status);
+        }
+        if let (Some(side), Some(subset)) = (ctx.service_side(), served) {
+            let seconds = &side.metrics.request_seconds;
+            seconds[subset.unwrap_or(seconds.len() - 1)].observe(duration.as_secs_f64());
+            side.metrics.decision_seconds.observe(ctx.decision.as_secs_f64());
+        }
+        if let Some(log) = &self.access_log {
+            log_request(log, session, ctx, status, duration);
+        }
+    }
+}
+
+fn log_request(log: &AccessLog, session: &Session, ctx: &Ctx, status: u16, duration: Duration) {
+    let Some(generation) = &ctx.generation else { return };
+    let head = session.req_header();
+    let host = head::host(head);
+    let route = ctx.route.map(|route| &*generation.core.routes.routes()[route].name);
+    let service = ctx.upstream.as_ref().map(|upstream| &generation.core.services[upstream.service]);
+    let upstream = ctx.upstream.as_ref();
+    log.write(&Finished {
+        method: head.method.as_str(),
+        host: &host,
+        path: head.uri.path(),
+        status,
+        route,
+        service: service.map(|service| &*service.name),
+        subset: service.zip(upstream).and_then(|(s, u)| Some(&*s.subsets[u.subset?].name)),
+        why: upstream.map(|upstream| upstream.assignment.why),
+        tag: service.zip(upstream).and_then(|(s, u)| Some(&*s.tags[u.assignment.rule?].name)),
+        instance: service.zip(upstream).and_then(|(s, u)| Some(s.instances[*u.tried.last()? as usize].address)),
+        fallback: upstream.and_then(|upstream| upstream.fallback),
+        duration,
+        decision: ctx.decision,
+        request_id: ctx.request_id.as_str(),
+        client_ip: ctx.client_ip,
+        bytes_in: session.body_bytes_read() as u64,
+        bytes_out: session.body_bytes_sent() as u64,
+        attempts: upstream.map_or(0, |upstream| upstream.tried.len()),
+        error: ctx.error,
+        revision: (generation.routing_revision, generation.traffic_revision),
+    });
+}

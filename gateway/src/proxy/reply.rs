@@ -1,0 +1,113 @@
+//! Answers that the gateway gives itself. The connection stays open; gRPC clients get a gRPC status.
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, StatusCode};
+use pingora::http::ResponseHeader;
+use pingora::proxy::Session;
+use pingora::{ErrorType, OrErr, Result};
+
+/// An answer of the gateway.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// Status.
+    pub status: StatusCode,
+    /// Header fields, besides length and type of the body.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// Type of the body.
+    pub content_type: HeaderValue,
+    /// Body.
+    pub body: Bytes,
+}
+
+impl Reply {
+    /// An error as a problem document (RFC 9457). `detail` says to the client what was wrong, and nothing of the inside.
+    #[must_use]
+    pub fn problem(status: StatusCode, detail: &str) -> Self {
+        let title = status.canonical_reason().unwrap_or("Error");
+        let body = serde_json::json!({
+            "type": "about:blank",
+            "title": title,
+            "status": status.as_u16(),
+            "detail": detail,
+        });
+        Self {
+            status,
+            headers: Vec::new(),
+            content_type: HeaderValue::from_static("application/problem+json"),
+            body: Bytes::from(format!("{body}\n")),
+        }
+    }
+
+    /// Sends the client elsewhere. A location that is no header value is answered as an error of the gateway.
+    #[must_use]
+    pub fn redirect(status: StatusCode, location: &str) -> Self {
+        match HeaderValue::from_str(location) {
+            Ok(location) => Self {
+                status,
+                headers: vec![(http::header::LOCATION, location)],
+                content_type: HeaderValue::from_static("text/plain"),
+                body: Bytes::new(),
+            },
+            Err(_) => Self::problem(StatusCode::INTERNAL_SERVER_ERROR, "The redirect has no valid target."),
+        }
+    }
+
+    /// Sends the answer.
+    ///
+    /// # Errors
+    /// If the client is gone.
+    pub async fn send(self, session: &mut Session) -> Result<()> {
+        if is_grpc(session) {
+            return self.send_grpc(session).await;
+        }
+        let no_body = session.req_header().method == http::Method::HEAD || self.body.is_empty();
+        let mut head = ResponseHeader::build(self.status, Some(self.headers.len() + 2))?;
+        if !self.body.is_empty() {
+            head.insert_header(http::header::CONTENT_TYPE, self.content_type)?;
+        }
+        head.set_content_length(self.body.len())?;
+        for (name, value) in self.headers {
+            head.append_header(name, value)?;
+        }
+        session.write_response_header(Box::new(head), no_body).await?;
+        if !no_body {
+            session.write_response_body(Some(self.body), true).await?;
+        }
+        Ok(())
+    }
+
+    /// The trailers-only form of gRPC over HTTP/2: HTTP status 200 and the gRPC status in the head.
+    async fn send_grpc(self, session: &mut Session) -> Result<()> {
+        let mut head = ResponseHeader::build(StatusCode::OK, Some(3))?;
+        head.insert_header(http::header::CONTENT_TYPE, "application/grpc")?;
+        head.insert_header("grpc-status", grpc_status(self.status))?;
+        let message = self.status.canonical_reason().unwrap_or("error");
+        head.insert_header(
+            "grpc-message",
+            HeaderValue::from_str(message).or_err(ErrorType::InternalError, "a status reason is ASCII")?,
+        )?;
+        session.write_response_header(Box::new(head), true).await
+    }
+}
+
+/// Whether the request is a gRPC call.
+#[must_use]
+pub fn is_grpc(session: &Session) -> bool {
+    if session.req_header().method != http::Method::POST {
+        return false;
+    }
+    let content_type = session.req_header().headers.get(http::header::CONTENT_TYPE);
+    content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
+}
+
+/// The gRPC status that stands for an HTTP status (gRPC's "HTTP to gRPC Status Code Mapping").
+fn grpc_status(status: StatusCode) -> &'static str {
+    match status.as_u16() {
+        400 => "13",
+        401 => "16",
+        403 => "7",
+        404 => "12",
+        429 | 502..=504 => "14",
+        _ => "2",
+    }
+}

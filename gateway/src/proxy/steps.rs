@@ -1,0 +1,171 @@
+//! The four steps of a decision, on pingora's session: each translates the request to the core and the outcome back.
+
+use std::sync::Arc;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use http::StatusCode;
+use pingora::http::RequestHeader;
+use pingora::proxy::Session;
+use pingora::{Error, ErrorType, Result};
+use serin_core::decide::{self, Attempt, Recorder};
+use serin_core::instance::InFlight;
+use serin_core::route::{Action, Origin, Route};
+use serin_core::tag::Trust;
+
+use super::ctx::{Ctx, Upstream};
+use super::reply::{self, Reply};
+use super::{Edge, failure, head, is_tls, with_rng};
+use crate::control::generation::Generation;
+
+impl Edge {
+    /// Steps 1 and 2 of the decision: route, then subset. `Some` is an answer of our own.
+    pub(super) fn route(&self, session: &Session, ctx: &mut Ctx) -> Option<Reply> {
+        let generation = Arc::clone(ctx.generation.as_ref()?);
+        let head = session.req_header();
+        let host = head::host(head);
+        let found = generation.core.routes.find(&ctx.view(head, &host));
+        let Some(found) = found else {
+            ctx.error = Some("no_route");
+            return Some(Reply::problem(StatusCode::NOT_FOUND, "No route matches this request."));
+        };
+        ctx.route = Some(found.route);
+        let route = &generation.core.routes.routes()[found.route];
+        match &route.action {
+            Action::Service(service) => {
+                self.assign(session, ctx, &generation, *service);
+                unavailable(ctx, &generation)
+            }
+            Action::Redirect(redirect) => {
+                let origin = Origin { scheme: if is_tls(session) { "https" } else { "http" }, port: asked_port(head) };
+                let location = redirect.location(&route.path, &ctx.view(head, &host), origin);
+                Some(own_answer(Reply::redirect(redirect.status(), &location), route))
+            }
+            Action::Respond(respond) => Some(own_answer(
+                Reply {
+                    status: respond.status,
+                    headers: Vec::new(),
+                    content_type: respond.content_type.clone(),
+                    body: Bytes::copy_from_slice(respond.body.as_bytes()),
+                },
+                route,
+            )),
+        }
+    }
+
+    fn assign(&self, session: &Session, ctx: &mut Ctx, generation: &Generation, position: usize) {
+        let service = &generation.core.services[position];
+        let head = session.req_header();
+        if let Some(jwt) = &generation.services[position].jwt {
+            ctx.claims = jwt.claims(&head.headers);
+        }
+        if service.tags.iter().any(|rule| rule.trust == Trust::Signed) {
+            ctx.unix_time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        }
+        let key = generation.core.signing_key.as_ref();
+        let traffic = &generation.core.traffic[position];
+        let assignment = with_rng(|rng| decide::assign(service, traffic, key, &ctx.view(head, ""), rng, &mut ()));
+        generation.services[position].metrics.assignments[assignment.subset][assignment.why as usize].inc();
+        let upgrade = session.is_upgrade_req();
+        ctx.upstream = Some(Upstream {
+            service: position,
+            assignment,
+            subset: Some(assignment.subset),
+            fallback: None,
+            tried: smallvec::SmallVec::new(),
+            flight: None,
+            attempt_start: ctx.start,
+            status: None,
+            upgrade,
+            stream: upgrade || reply::is_grpc(session) || failure::wants_event_stream(head),
+        });
+    }
+
+    /// Steps 3 and 4 of the decision: pool, then instance. Returns the position of the instance in the service.
+    pub(super) fn pick(&self, session: &Session, ctx: &mut Ctx, now: Instant) -> Result<u32> {
+        let Some(generation) = ctx.generation.clone() else {
+            return Error::e_explain(ErrorType::InternalError, "no generation was loaded");
+        };
+        let Some(upstream) = &ctx.upstream else {
+            return Error::e_explain(ErrorType::InternalError, "no service was chosen");
+        };
+        let service = &generation.core.services[upstream.service];
+        let side = &generation.services[upstream.service];
+        let wanted = upstream.assignment.subset;
+        let first = upstream.tried.is_empty();
+        let located = if first {
+            decide::locate(service, wanted, &mut ())
+        } else {
+            decide::locate_retry(service, wanted, &mut ())
+        };
+        let location = located.map_err(|unavailable| {
+            side.metrics.fallbacks[wanted][unavailable.reason as usize].inc();
+            Error::explain(ErrorType::HTTPStatus(503), unavailable.reason.as_str())
+        })?;
+        if let Some(reason) = location.fallback.filter(|_| first) {
+            side.metrics.fallbacks[wanted][reason as usize].inc();
+        }
+        let traffic = &generation.core.traffic[upstream.service];
+        let bucket = upstream.assignment.bucket;
+        let picked = with_rng(|rng| {
+            let view = ctx.view(session.req_header(), "");
+            decide::pick(
+                &location,
+                traffic,
+                Attempt { request: view, bucket, tried: &upstream.tried, now },
+                rng,
+                &mut (),
+            )
+        });
+        let Some(instance) = picked else { return Error::e_explain(ErrorType::HTTPStatus(503), "no instance") };
+        side.metrics.instances[instance.index as usize].selections.inc();
+        if !first {
+            side.metrics.retries.inc();
+        }
+        let (subset, fallback) = (location.subset, location.fallback);
+        let (index, flight) = (instance.index, InFlight::start(&instance.vitals));
+        if let Some(upstream) = &mut ctx.upstream {
+            upstream.subset = subset;
+            upstream.fallback = upstream.fallback.or(fallback);
+            upstream.tried.push(index);
+            upstream.flight = Some(flight);
+            upstream.attempt_start = now;
+        }
+        Ok(index)
+    }
+}
+
+/// A request that no pool can serve is answered at once, which keeps the client's connection.
+fn unavailable(ctx: &mut Ctx, generation: &Generation) -> Option<Reply> {
+    struct Peek;
+    impl Recorder for Peek {
+        const DRY_RUN: bool = true;
+    }
+    let upstream = ctx.upstream.as_ref()?;
+    let wanted = upstream.assignment.subset;
+    let unavailable = decide::locate(&generation.core.services[upstream.service], wanted, &mut Peek).err()?;
+    generation.services[upstream.service].metrics.fallbacks[wanted][unavailable.reason as usize].inc();
+    ctx.error = Some("unavailable");
+    Some(Reply::problem(StatusCode::SERVICE_UNAVAILABLE, failure::UNAVAILABLE))
+}
+
+fn own_answer(mut reply: Reply, route: &Route) -> Reply {
+    let mut edited: http::HeaderMap = reply.headers.drain(..).collect();
+    route.response_headers.apply(&mut edited);
+    let mut last = None;
+    for (name, value) in edited {
+        last = name.or(last);
+        if let Some(name) = &last {
+            reply.headers.push((name.clone(), value));
+        }
+    }
+    reply
+}
+
+fn asked_port(head: &RequestHeader) -> Option<u16> {
+    let authority: http::uri::Authority = match head.uri.authority() {
+        Some(authority) => authority.clone(),
+        None => head.headers.get(http::header::HOST)?.to_str().ok()?.parse().ok()?,
+    };
+    authority.port_u16()
+}

@@ -1,0 +1,283 @@
+//! Prometheus metrics. Handles are found once, when a snapshot is built or a combination is first seen; a request only
+//! adds to atomics. All labels come from the configuration or from closed lists, so their number is bounded.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use prometheus::{
+    Encoder, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
+    Opts, Registry, TextEncoder,
+};
+use serin_core::decide::Why;
+use serin_core::subset::FallbackReason;
+
+use super::names;
+
+/// Buckets of request durations, in seconds: 0.5 ms to 60 s.
+const REQUEST_BUCKETS: &[f64] =
+    &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
+/// Buckets of decision times, in seconds: 100 ns to 10 ms.
+const DECISION_BUCKETS: &[f64] = &[1e-7, 2.5e-7, 5e-7, 1e-6, 2.5e-6, 5e-6, 1e-5, 1e-4, 1e-3, 1e-2];
+
+/// All metric families of the process.
+pub struct Metrics {
+    registry: Registry,
+    requests: IntCounterVec,
+    request_seconds: HistogramVec,
+    decision_seconds: HistogramVec,
+    selections: IntCounterVec,
+    upstream: IntCounterVec,
+    fallbacks: IntCounterVec,
+    assignments: IntCounterVec,
+    retries: IntCounterVec,
+    revision: IntGaugeVec,
+    switch: IntGaugeVec,
+    weight: GaugeVec,
+    refused: IntCounterVec,
+    applied: IntCounterVec,
+    build_seconds: HistogramVec,
+    /// Access log lines that were lost.
+    pub log_dropped: IntCounter,
+    /// Requests that are being served.
+    pub in_flight: IntGauge,
+}
+
+impl Metrics {
+    /// Registers every family.
+    ///
+    /// # Errors
+    /// Only if a name is registered twice, which is a mistake in this file.
+    pub fn new() -> Result<Self, prometheus::Error> {
+        let registry = Registry::new();
+        let counters = |name, help, labels: &[&str]| -> Result<IntCounterVec, prometheus::Error> {
+            let family = IntCounterVec::new(Opts::new(name, help), labels)?;
+            registry.register(Box::new(family.clone()))?;
+            Ok(family)
+        };
+        let gauges = |name, help, labels: &[&str]| -> Result<IntGaugeVec, prometheus::Error> {
+            let family = IntGaugeVec::new(Opts::new(name, help), labels)?;
+            registry.register(Box::new(family.clone()))?;
+            Ok(family)
+        };
+        let histograms = |name, help, labels: &[&str], buckets: &[f64]| -> Result<HistogramVec, prometheus::Error> {
+            let family = HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets.to_vec()), labels)?;
+            registry.register(Box::new(family.clone()))?;
+            Ok(family)
+        };
+        let weight = GaugeVec::new(Opts::new(names::WEIGHT, "Weight in force of a subset."), &["service", "subset"])?;
+        registry.register(Box::new(weight.clone()))?;
+        gauges(names::BUILD_INFO, "Build information.", &["version"])?
+            .with_label_values(&[env!("CARGO_PKG_VERSION")])
+            .set(1);
+        let refused = counters(names::REFUSED, "Documents that were refused.", &["document"])?;
+        let applied = counters(names::APPLIED, "Documents that came into force.", &["document"])?;
+        for document in [names::ROUTING, names::TRAFFIC] {
+            // A series that begins at 0 is one that an alert can see the first increase of.
+            refused.with_label_values(&[document]).reset();
+            applied.with_label_values(&[document]).reset();
+        }
+        Ok(Self {
+            requests: counters(
+                names::REQUESTS,
+                "Requests by route, service, subset and status class.",
+                &["route", "service", "subset", "code"],
+            )?,
+            request_seconds: histograms(
+                names::REQUEST_SECONDS,
+                "Time from request head to end of response.",
+                &["service", "subset"],
+                REQUEST_BUCKETS,
+            )?,
+            decision_seconds: histograms(
+                names::DECISION_SECONDS,
+                "Time of the decision alone.",
+                &["service"],
+                DECISION_BUCKETS,
+            )?,
+            selections: counters(names::SELECTIONS, "Times an instance was picked.", &["service", "instance"])?,
+            upstream: counters(
+                names::UPSTREAM,
+                "Requests that an instance answered, by status class; none: it did not answer.",
+                &["service", "instance", "code"],
+            )?,
+            fallbacks: counters(
+                names::FALLBACKS,
+                "Requests that their subset could not serve.",
+                &["service", "subset", "reason"],
+            )?,
+            assignments: counters(
+                names::ASSIGNMENTS,
+                "Requests by why they were meant for their subset.",
+                &["service", "subset", "why"],
+            )?,
+            retries: counters(names::RETRIES, "Attempts after the first.", &["service"])?,
+            revision: gauges(names::REVISION, "Revision in force.", &["document"])?,
+            switch: gauges(names::SWITCH, "1 while a kill switch is on.", &["switch", "service"])?,
+            refused,
+            applied,
+            build_seconds: histograms(
+                names::BUILD_SECONDS,
+                "Time to check and build a document.",
+                &["document"],
+                REQUEST_BUCKETS,
+            )?,
+            log_dropped: {
+                let counter = IntCounter::new(names::LOG_DROPPED, "Access log lines that were lost.")?;
+                registry.register(Box::new(counter.clone()))?;
+                counter
+            },
+            in_flight: {
+                let gauge = IntGauge::new(names::IN_FLIGHT, "Requests in flight.")?;
+                registry.register(Box::new(gauge.clone()))?;
+                gauge
+            },
+            weight,
+            registry,
+        })
+    }
+
+    /// The text that `/metrics` answers with.
+    ///
+    /// # Errors
+    /// If a family cannot be encoded.
+    pub fn render(&self) -> Result<String, prometheus::Error> {
+        let mut text = Vec::new();
+        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
+        String::from_utf8(text).map_err(|error| prometheus::Error::Msg(error.to_string()))
+    }
+
+    /// Notes which revision of a document is in force.
+    pub fn set_revision(&self, document: &str, revision: u64) {
+        self.revision.with_label_values(&[document]).set(i64::try_from(revision).unwrap_or(i64::MAX));
+    }
+
+    /// Notes a kill switch; `service` is empty for the global one.
+    pub fn set_switch(&self, switch: &str, service: &str, on: bool) {
+        self.switch.with_label_values(&[switch, service]).set(i64::from(on));
+    }
+
+    /// The gauge of a subset's weight.
+    #[must_use]
+    pub fn weight(&self, service: &str, subset: &str) -> Gauge {
+        self.weight.with_label_values(&[service, subset])
+    }
+
+    /// Forgets the series of a service that is gone, and of its instances.
+    pub fn forget_instance(&self, service: &str, instance: &str) {
+        // A series that never was is no error here.
+        let _ = self.selections.remove_label_values(&[service, instance]);
+        for class in names::CLASSES {
+            let _ = self.upstream.remove_label_values(&[service, instance, class]);
+        }
+    }
+
+    /// Counts a document that came into force or was refused, and how long that took.
+    pub fn count_document(&self, document: &str, applied: bool, took: Duration) {
+        let family = if applied { &self.applied } else { &self.refused };
+        family.with_label_values(&[document]).inc();
+        self.build_seconds.with_label_values(&[document]).observe(took.as_secs_f64());
+    }
+
+    /// Counts a request that no route matched.
+    pub fn count_unrouted(&self, status: u16) {
+        let class = names::CLASSES[names::class(status)];
+        self.requests.with_label_values(&["none", "none", "none", class]).inc();
+    }
+
+    /// Counters of one route.
+    #[must_use]
+    pub fn route(self: &Arc<Self>, route: &Arc<str>, service: &Arc<str>, subsets: Vec<Arc<str>>) -> RouteMetrics {
+        let cells = (0..(subsets.len() + 1) * names::CLASSES.len()).map(|_| OnceLock::new()).collect();
+        RouteMetrics {
+            metrics: Arc::clone(self),
+            route: Arc::clone(route),
+            service: Arc::clone(service),
+            subsets,
+            cells,
+        }
+    }
+
+    /// Counters of one service.
+    #[must_use]
+    pub fn service(self: &Arc<Self>, service: &Arc<str>, subsets: &[Arc<str>], instances: &[String]) -> ServiceMetrics {
+        let with_any = subsets.iter().map(|s| &**s).chain(["any"]);
+        ServiceMetrics {
+            request_seconds: with_any
+                .map(|subset| self.request_seconds.with_label_values(&[&**service, subset]))
+                .collect(),
+            decision_seconds: self.decision_seconds.with_label_values(&[service]),
+            retries: self.retries.with_label_values(&[service]),
+            fallbacks: subsets
+                .iter()
+                .map(|subset| {
+                    let cell = |reason: FallbackReason| {
+                        self.fallbacks.with_label_values(&[&**service, &**subset, reason.as_str()])
+                    };
+                    FallbackReason::ALL.map(cell)
+                })
+                .collect(),
+            assignments: subsets
+                .iter()
+                .map(|subset| {
+                    let cell = |why: Why| self.assignments.with_label_values(&[&**service, &**subset, why.as_str()]);
+                    Why::ALL.map(cell)
+                })
+                .collect(),
+            instances: instances
+                .iter()
+                .map(|instance| InstanceMetrics {
+                    selections: self.selections.with_label_values(&[&**service, instance.as_str()]),
+                    upstream: names::CLASSES
+                        .map(|class| self.upstream.with_label_values(&[&**service, instance.as_str(), class])),
+                })
+                .collect(),
+        }
+    }
+}
+
+/// Counters of one route, by subset and status class. A combination becomes a series when it is first seen.
+pub struct RouteMetrics {
+    metrics: Arc<Metrics>,
+    route: Arc<str>,
+    service: Arc<str>,
+    subsets: Vec<Arc<str>>,
+    cells: Box<[OnceLock<IntCounter>]>,
+}
+
+impl RouteMetrics {
+    /// Counts a finished request; a subset of `None` is any.
+    pub fn count(&self, subset: Option<usize>, status: u16) {
+        let row = subset.unwrap_or(self.subsets.len());
+        let class = names::class(status);
+        let Some(cell) = self.cells.get(row * names::CLASSES.len() + class) else { return };
+        cell.get_or_init(|| {
+            let subset = self.subsets.get(row).map_or("any", |subset| &**subset);
+            self.metrics.requests.with_label_values(&[&*self.route, &*self.service, subset, names::CLASSES[class]])
+        })
+        .inc();
+    }
+}
+
+/// Counters of one service.
+pub struct ServiceMetrics {
+    /// Request durations by subset; the last one is any.
+    pub request_seconds: Vec<Histogram>,
+    /// Decision times.
+    pub decision_seconds: Histogram,
+    /// Attempts after the first.
+    pub retries: IntCounter,
+    /// Fallbacks by subset and reason.
+    pub fallbacks: Vec<[IntCounter; FallbackReason::ALL.len()]>,
+    /// Assignments by subset and why.
+    pub assignments: Vec<[IntCounter; Why::ALL.len()]>,
+    /// By position of the instance.
+    pub instances: Vec<InstanceMetrics>,
+}
+
+/// Counters of one instance.
+pub struct InstanceMetrics {
+    /// Times it was picked.
+    pub selections: IntCounter,
+    /// Answers by status class.
+    pub upstream: [IntCounter; names::CLASSES.len()],
+}

@@ -1,0 +1,53 @@
+//! The only home of metric names and label names.
+
+/// Requests by route, service, subset and status class.
+pub const REQUESTS: &str = "serin_requests_total";
+/// Time from request head to end of response, by service and subset.
+pub const REQUEST_SECONDS: &str = "serin_request_duration_seconds";
+/// Time of the decision alone, by service.
+pub const DECISION_SECONDS: &str = "serin_decision_seconds";
+/// Times an instance was picked.
+pub const SELECTIONS: &str = "serin_selections_total";
+/// Upstream attempts by instance and outcome.
+pub const UPSTREAM: &str = "serin_upstream_requests_total";
+/// Requests that another subset served, by reason.
+pub const FALLBACKS: &str = "serin_fallbacks_total";
+/// Requests by why they were meant for their subset.
+pub const ASSIGNMENTS: &str = "serin_assignments_total";
+/// Retries by service.
+pub const RETRIES: &str = "serin_retries_total";
+/// Revision in force of a document.
+pub const REVISION: &str = "serin_revision";
+/// 1 while a kill switch is on.
+pub const SWITCH: &str = "serin_switch";
+/// Weight in force of a subset, from 0 to 1.
+pub const WEIGHT: &str = "serin_subset_weight_ratio";
+/// Documents that were refused.
+pub const REFUSED: &str = "serin_config_refused_total";
+/// Documents that came into force.
+pub const APPLIED: &str = "serin_config_applied_total";
+/// Time to build a snapshot from documents.
+pub const BUILD_SECONDS: &str = "serin_config_build_seconds";
+/// Lines that a full or broken sink lost.
+pub const LOG_DROPPED: &str = "serin_access_log_dropped_total";
+/// Requests in flight.
+pub const IN_FLIGHT: &str = "serin_requests_in_flight";
+/// Build information; always 1.
+pub const BUILD_INFO: &str = "serin_build_info";
+
+/// The routing document, as a label.
+pub const ROUTING: &str = "routing";
+/// The traffic document, as a label.
+pub const TRAFFIC: &str = "traffic";
+
+/// Status classes as a label, by the first digit of the status; 0 is a client that left before a response.
+pub const CLASSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
+
+/// The position in [`CLASSES`] of a status.
+#[must_use]
+pub fn class(status: u16) -> usize {
+    match status / 100 {
+        digit @ 1..=5 => usize::from(digit),
+        _ => 0,
+    }
+}
