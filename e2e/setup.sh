@@ -1,0 +1,25 @@
+#!/bin/sh
+# Installs the peers of the end-to-end tests (Python's grpcio and websockets) into .tools/venv. Does nothing if they are there.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+venv="$here/../.tools/venv"
+wanted="$here/python/requirements.txt"
+stamp="$venv/installed.txt"
+
+if cmp -s "$wanted" "$stamp"; then
+    echo "e2e peers: present"
+    exit 0
+fi
+if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
+    echo "e2e peers: installing python3-venv"
+    sudo=$(command -v sudo || true)
+    [ "$(id -u)" = 0 ] && sudo=
+    $sudo apt-get update -q
+    $sudo apt-get install -y -q python3-venv
+fi
+echo "e2e peers: making $venv"
+python3 -m venv --clear "$venv"
+echo "e2e peers: installing $(grep -v '^#' "$wanted" | tr '\n' ' ')"
+"$venv/bin/pip" install --quiet --disable-pip-version-check --only-binary :all: -r "$wanted"
+cp "$wanted" "$stamp"
+echo "e2e peers: installed"

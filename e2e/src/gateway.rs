@@ -1,0 +1,290 @@
+//! A gateway process: the real binary, in a directory of its own, on free ports; it dies with its handle.
+
+use std::fs::{self, File};
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::client::{Call, Conn};
+use crate::conf::Conf;
+use crate::wait;
+
+/// A running gateway.
+pub struct Gateway {
+    /// The documents it was started with.
+    pub conf: Conf,
+    dir: TempDir,
+    listeners: Vec<(String, SocketAddr)>,
+    admin: SocketAddr,
+    child: Mutex<Child>,
+    ready_early: AtomicBool,
+}
+
+/// What a command of the CLI did.
+#[derive(Debug)]
+pub struct Cli {
+    /// Exit code.
+    pub code: i32,
+    /// Standard output.
+    pub stdout: String,
+    /// Standard error.
+    pub stderr: String,
+}
+
+impl Cli {
+    /// Standard output as JSON.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("no JSON ({error}): {self:?}"))
+    }
+
+    /// Fails the test unless the exit code is `code`.
+    #[must_use]
+    pub fn expect(self, code: i32) -> Self {
+        assert_eq!(self.code, code, "{self:?}");
+        self
+    }
+}
+
+impl Gateway {
+    /// Starts it and waits until it is ready.
+    ///
+    /// # Panics
+    /// If it ends or is not ready in time; its output is in the message.
+    pub async fn start(conf: Conf) -> Self {
+        Self::start_in(directory(), conf).await
+    }
+
+    /// Like [`Gateway::start`] in a directory that holds more files already, such as certificates.
+    pub async fn start_in(dir: TempDir, conf: Conf) -> Self {
+        let mut dir = dir;
+        for _ in 0..5 {
+            let gateway = Self::launch(dir, conf.clone());
+            match gateway.ready().await {
+                Ok(()) => return gateway,
+                Err(output) if output.to_lowercase().contains("in use") => dir = gateway.into_dir(),
+                Err(output) => panic!("the gateway did not start:\n{output}"),
+            }
+        }
+        panic!("no free port in five attempts");
+    }
+
+    fn launch(dir: TempDir, conf: Conf) -> Self {
+        let mut bootstrap = conf.bootstrap.clone();
+        let mut listeners = vec![];
+        for listener in bootstrap["listeners"].as_array_mut().unwrap() {
+            let address = free_address();
+            listener["address"] = json!(address.to_string());
+            listeners.push((listener["name"].as_str().unwrap().to_owned(), address));
+        }
+        let admin = free_address();
+        bootstrap["admin"]["address"] = json!(admin.to_string());
+        for (name, document) in [("serin", &bootstrap), ("routing", &conf.routing), ("traffic", &conf.traffic)] {
+            write_atomically(&dir.path().join(format!("{name}.yaml")), &pretty(document));
+        }
+        let child = Mutex::new(spawn(dir.path()));
+        Self { conf, dir, listeners, admin, child, ready_early: AtomicBool::new(false) }
+    }
+
+    /// Kills the process and starts it again on the files as they are now.
+    pub async fn restart(&self) {
+        {
+            let mut child = self.child.lock().unwrap();
+            child.kill().unwrap();
+            child.wait().unwrap();
+            *child = spawn(self.dir.path());
+        }
+        self.ready().await.unwrap_or_else(|output| panic!("the gateway did not start again:\n{output}"));
+    }
+
+    async fn ready(&self) -> Result<(), String> {
+        wait::until(format!("/readyz of the gateway in {}", self.dir().display()), || async {
+            if self.child.lock().unwrap().try_wait().unwrap().is_some() {
+                return Some(Err(self.output()));
+            }
+            is_ready(self.admin).await.then_some(Ok(()))
+        })
+        .await?;
+        let accepts = |address: SocketAddr| async move { tokio::net::TcpStream::connect(address).await.ok().map(drop) };
+        for (name, address) in &self.listeners {
+            if accepts(*address).await.is_none() {
+                self.ready_early.store(true, Relaxed);
+                wait::until(format!("listener {name} to accept"), || accepts(*address)).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it said that it was ready before every listener accepted connections.
+    #[must_use]
+    pub fn was_ready_early(&self) -> bool {
+        self.ready_early.load(Relaxed)
+    }
+
+    fn into_dir(mut self) -> TempDir {
+        std::mem::replace(&mut self.dir, directory())
+    }
+
+    /// Address of the listener `http`.
+    #[must_use]
+    pub fn http(&self) -> SocketAddr {
+        self.listener("http")
+    }
+
+    /// Address of a listener.
+    #[must_use]
+    pub fn listener(&self, name: &str) -> SocketAddr {
+        self.listeners.iter().find(|(known, _)| known == name).unwrap().1
+    }
+
+    /// Address of the admin API.
+    #[must_use]
+    pub fn admin_address(&self) -> SocketAddr {
+        self.admin
+    }
+
+    /// Its directory: `serin.yaml`, `routing.yaml`, `traffic.yaml`, `access.log` and `output.log`.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.lock().unwrap().id()
+    }
+
+    /// What it wrote to standard output and standard error so far.
+    #[must_use]
+    pub fn output(&self) -> String {
+        fs::read_to_string(self.dir.path().join("output.log")).unwrap_or_default()
+    }
+
+    /// Resident memory in KiB.
+    #[must_use]
+    pub fn rss_kib(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
+    /// Replaces the routing document in one step.
+    pub fn write_routing(&self, document: &Value) {
+        write_atomically(&self.dir.path().join("routing.yaml"), &pretty(document));
+    }
+
+    /// Replaces the traffic document in one step.
+    pub fn write_traffic(&self, document: &Value) {
+        write_atomically(&self.dir.path().join("traffic.yaml"), &pretty(document));
+    }
+
+    /// The lines of the access log, once there are at least `count`.
+    pub async fn access_log(&self, count: usize) -> Vec<Value> {
+        wait::until(format!("{count} lines of access log"), || async {
+            let text = fs::read_to_string(self.dir.path().join("access.log")).unwrap_or_default();
+            let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+            let lines: Vec<_> = whole.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+            (lines.len() >= count).then_some(lines)
+        })
+        .await
+    }
+
+    /// Runs a command of the CLI against this gateway.
+    pub async fn cli(&self, args: &[&str]) -> Cli {
+        let (args, admin) = (args.iter().map(|arg| (*arg).to_owned()).collect::<Vec<_>>(), self.admin);
+        run(move |command| command.args(args).env("SERIN_ADMIN", format!("http://{admin}"))).await
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- output of the gateway\n{}\n---", self.output());
+        }
+        let child = self.child.get_mut().unwrap();
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
+
+/// Whether the admin API at `admin` says that its gateway is ready.
+pub async fn is_ready(admin: SocketAddr) -> bool {
+    if tokio::net::TcpStream::connect(admin).await.is_err() {
+        return false;
+    }
+    let call = Call::get("/readyz").host(&admin.to_string());
+    call.try_on(&mut Conn::http1(admin).await).await.is_ok_and(|reply| reply.status == 200)
+}
+
+fn spawn(dir: &Path) -> Child {
+    let output = File::options().create(true).append(true).open(dir.join("output.log")).unwrap();
+    Command::new(binary())
+        .args(["run", "--config"])
+        .arg(dir.join("serin.yaml"))
+        .current_dir(dir)
+        .stdin(Stdio::null())
+        .stdout(output.try_clone().unwrap())
+        .stderr(output)
+        .spawn()
+        .unwrap_or_else(|error| panic!("{}: {error} (cargo build -p serin)", binary().display()))
+}
+
+/// Runs the binary with `args` and no gateway in mind.
+pub async fn cli(args: &[&str]) -> Cli {
+    let args: Vec<_> = args.iter().map(|arg| (*arg).to_owned()).collect();
+    run(move |command| command.args(args)).await
+}
+
+async fn run(prepare: impl FnOnce(&mut Command) -> &mut Command + Send + 'static) -> Cli {
+    let task = tokio::task::spawn_blocking(move || {
+        let mut command = Command::new(binary());
+        prepare(command.stdin(Stdio::null())).output().unwrap()
+    });
+    let output: Output = tokio::time::timeout(wait::DEADLINE, task).await.expect("the command to end").unwrap();
+    Cli {
+        code: output.status.code().unwrap_or(-1),
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+/// The binary under test: `SERIN_BIN`, or the one that cargo built beside this test.
+#[must_use]
+pub fn binary() -> PathBuf {
+    std::env::var_os("SERIN_BIN").map_or_else(
+        || {
+            let test = std::env::current_exe().unwrap();
+            test.ancestors().nth(2).unwrap().join("serin")
+        },
+        PathBuf::from,
+    )
+}
+
+/// A new directory that goes away with its handle.
+#[must_use]
+pub fn directory() -> TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+/// An address on which nothing listens now.
+#[must_use]
+pub fn free_address() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// Replaces a file in one step, so that a watcher never sees half of it.
+pub fn write_atomically(path: &Path, text: &str) {
+    let scratch = path.with_extension("new");
+    fs::write(&scratch, text).unwrap();
+    fs::rename(&scratch, path).unwrap();
+}
+
+fn pretty(document: &Value) -> String {
+    serde_json::to_string_pretty(document).unwrap()
+}

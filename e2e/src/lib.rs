@@ -1,0 +1,27 @@
+//! What the end-to-end tests share: origins to route to, a gateway process to route through, and clients.
+//!
+//! Everything runs on real sockets and against the real binary; nothing here knows the gateway's insides.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::needless_pass_by_value,
+    reason = "a harness fails its test by panicking, and takes values that tests write in place"
+)]
+
+pub mod admin;
+pub mod client;
+pub mod conf;
+pub mod gateway;
+pub mod origin;
+pub mod peers;
+pub mod tls;
+pub mod wait;
+pub mod world;
+
+pub use client::{Call, Conn, Reply};
+pub use conf::Conf;
+pub use gateway::Gateway;
+pub use origin::{Behaviour, Origin};
+pub use world::World;

@@ -1,0 +1,188 @@
+//! Promise: Prometheus metrics and a JSON access log tell what happened, are bounded, and never hold a request up.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use serin_e2e::admin::Metrics;
+use serin_e2e::client::{Call, Conn};
+use serin_e2e::{World, gateway, wait, world};
+
+const FAMILIES: [&str; 8] = [
+    "serin_requests_total",
+    "serin_request_duration_seconds",
+    "serin_decision_seconds",
+    "serin_selections_total",
+    "serin_fallbacks_total",
+    "serin_revision",
+    "serin_switch",
+    "serin_config_refused_total",
+];
+
+async fn start() -> World {
+    World::with(&["v1-a", "v2-a"], |conf| {
+        conf.route("all")["match"] = json!({"path": {"prefix": "/api"}});
+        conf.weights(&[("v1", "50%"), ("v2", "50%")]);
+    })
+    .await
+}
+
+/// The metrics once `count` requests are counted: that is done after the response.
+async fn metrics_of(world: &World, count: u32) -> Metrics {
+    wait::until(format!("{count} requests to be counted"), || async {
+        let metrics = world.gateway.metrics().await;
+        (metrics.sum("serin_requests_total", &[]) >= f64::from(count) - 0.01).then_some(metrics)
+    })
+    .await
+}
+
+fn is(value: f64, wanted: u32) -> bool {
+    (value - f64::from(wanted)).abs() < 0.01
+}
+
+#[tokio::test]
+async fn every_family_is_there_and_typed() {
+    let world = start().await;
+    let _ = world.send(Call::get("/api")).await.expect(200);
+    metrics_of(&world, 1).await;
+    let reply = world.gateway.admin(Call::get("/metrics")).await.expect(200);
+    assert!(reply.header("content-type").starts_with("text/plain"));
+    let page = reply.text();
+    for family in FAMILIES {
+        assert!(page.contains(&format!("# TYPE {family} ")), "no {family} in\n{page}");
+        assert!(page.contains(&format!("# HELP {family} ")), "no help for {family}");
+    }
+}
+
+#[tokio::test]
+async fn requests_are_counted_by_what_happened_to_them() {
+    let world = start().await;
+    for number in 0..20 {
+        let _ = world.send(Call::get("/api").user(format!("u{number}"))).await.expect(200);
+    }
+    for _ in 0..3 {
+        let _ = world.send(Call::get("/api/status/503").user("u1")).await.expect(503);
+        let _ = world.send(Call::get("/elsewhere")).await.expect(404);
+    }
+    let metrics = metrics_of(&world, 26).await;
+    let users = ["route=\"all\"", "service=\"users\""];
+    for (origin, subset) in [("v1-a", "v1"), ("v2-a", "v2")] {
+        let hits = u32::try_from(world.origin(origin).hits()).unwrap_or(0);
+        let subset = format!("subset=\"{subset}\"");
+        assert!(is(metrics.sum("serin_requests_total", &[users[0], users[1], &subset]), hits), "{}", metrics.0);
+        let instance = format!("instance=\"{}\"", world.origin(origin).address);
+        assert!(is(metrics.sum("serin_selections_total", &["service=\"users\"", &instance]), hits), "{}", metrics.0);
+    }
+    assert!(is(metrics.sum("serin_requests_total", &["code=\"2xx\""]), 20), "{}", metrics.0);
+    assert!(is(metrics.sum("serin_requests_total", &["code=\"5xx\""]), 3), "{}", metrics.0);
+    assert!(is(metrics.sum("serin_requests_total", &["code=\"4xx\""]), 3), "{}", metrics.0);
+    assert!(metrics.sum("serin_request_duration_seconds_count", &[]) >= 23.0, "{}", metrics.0);
+    assert!(metrics.sum("serin_decision_seconds_count", &[]) >= 23.0, "{}", metrics.0);
+    assert!(metrics.sum("serin_request_duration_seconds_sum", &[]) > 0.0);
+}
+
+#[tokio::test]
+async fn revision_and_switches_are_shown() {
+    let world = start().await;
+    let before = world.gateway.metrics().await;
+    world.gateway.set_weights(&[("v1", "100%"), ("v2", "0%")]).await;
+    world.gateway.set_switch("canary", true, None).await;
+    let after = world.gateway.metrics().await;
+    let traffic = |metrics: &Metrics| metrics.sum("serin_revision", &["traffic"]);
+    assert!(is(traffic(&after) - traffic(&before), 2), "{}", after.0);
+    assert!(is(before.sum("serin_switch", &["canary"]), 0));
+    assert!(after.sum("serin_switch", &["canary"]) >= 1.0, "{}", after.0);
+    assert!(is(after.sum("serin_switch", &["balancer"]), 0), "{}", after.0);
+}
+
+#[tokio::test]
+async fn clients_cannot_make_new_series() {
+    let world = start().await;
+    let mut conn = Conn::http1(world.http()).await;
+    let mut counts = vec![];
+    for (round, total) in [("a", 150), ("b", 300), ("c", 450)] {
+        for number in 0..50 {
+            let odd = format!("{round}{number}");
+            let calls = [
+                Call::get(&format!("/api/{odd}?{odd}=1")).user(&odd).host(&format!("{odd}.example.com")),
+                Call::get(&format!("/none/{odd}")).header("x-traffic-tag", &odd).header("user-agent", &odd),
+                Call::new(&format!("X{odd}").to_uppercase(), "/api").user(&odd),
+            ];
+            for call in calls {
+                let _ = call.on(&mut conn).await;
+            }
+        }
+        let page = metrics_of(&world, total).await.0;
+        counts.push(page.lines().filter(|line| !line.starts_with('#')).count());
+    }
+    assert_eq!(counts[1], counts[2], "the number of series grows with what clients send: {counts:?}");
+}
+
+#[tokio::test]
+async fn the_access_log_tells_the_decision() {
+    let world = World::with(&["v1-a", "v2-a"], |conf| {
+        conf.service("users")["tags"] =
+            json!([{"name": "canary", "when": {"header": {"x-traffic-tag": "canary"}}, "subset": "v2", "trust": "any"}]);
+        conf.weights(&[("v1", "100%"), ("v2", "0%")]);
+        conf.route("all")["match"] = json!({"path": {"prefix": "/api"}});
+    })
+    .await;
+    let mut conn = Conn::http1(world.http()).await;
+    let reply = Call::post("/api/x?y=z", "12345").header("x-traffic-tag", "canary").on(&mut conn).await.expect(200);
+    let _ = Call::get("/elsewhere").on(&mut conn).await.expect(404);
+    let lines = world.gateway.access_log(2).await;
+    let line = &lines[0];
+    let instance = world.origin("v2-a").address.to_string();
+    let wanted = [
+        ("method", json!("POST")),
+        ("host", json!("api.example.com")),
+        ("status", json!(200)),
+        ("route", json!("all")),
+        ("service", json!("users")),
+        ("subset", json!("v2")),
+        ("tag", json!("canary")),
+        ("instance", json!(instance)),
+        ("client_ip", json!("127.0.0.1")),
+        ("bytes_in", json!(5)),
+        ("bytes_out", json!(reply.body.len())),
+        ("attempts", json!(1)),
+        ("request_id", json!(reply.seen("x-request-id"))),
+    ];
+    for (key, value) in wanted {
+        assert_eq!(line[key], value, "{key} in {line}");
+    }
+    assert!(line["path"].as_str().unwrap().starts_with("/api/x"), "{line}");
+    assert!(line["duration_ms"].as_f64().unwrap() > 0.0, "{line}");
+    assert!(line["at"].as_str().unwrap().contains('T'), "{line}");
+    assert!(line["fallback"].is_null(), "{line}");
+    assert_eq!((&lines[1]["status"], &lines[1]["route"]), (&json!(404), &json!(null)));
+}
+
+#[tokio::test]
+async fn the_access_log_stays_one_line_per_request_whatever_clients_send() {
+    let world = start().await;
+    let path = format!("/api/%22%0a{{\"x\":1}}/{}", "long".repeat(1_000));
+    let mut conn = Conn::http1(world.http()).await;
+    let _ = Call::get(&path.replace(['{', '}', '"'], "'")).host("a\"b.example.com").on(&mut conn).await;
+    let _ = Call::get("/api").on(&mut conn).await.expect(200);
+    let lines = world.gateway.access_log(2).await;
+    assert_eq!(lines.len(), 2, "each line is JSON of its own");
+}
+
+#[tokio::test]
+async fn a_log_that_nobody_reads_holds_no_request_up() {
+    let dir = gateway::directory();
+    let pipe = dir.path().join("access.log");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    // Open for both directions, so that the gateway can open it and nobody ever reads.
+    let _held = std::fs::File::options().read(true).write(true).open(&pipe).unwrap();
+    let origins = world::origins(&["v1-a", "v2-a"]).await;
+    let world = World { gateway: serin_e2e::Gateway::start_in(dir, world::users_conf(&origins)).await, origins };
+    let mut conn = Conn::http1(world.http()).await;
+    let start = Instant::now();
+    for number in 0..1_500 {
+        let _ = Call::get(&format!("/{}", "path".repeat(200))).user(number.to_string()).on(&mut conn).await.expect(200);
+    }
+    assert!(start.elapsed() < wait::DEADLINE, "1,500 requests took {:?}", start.elapsed());
+    let _ = tokio::time::timeout(Duration::from_secs(2), world.gateway.metrics()).await.expect("admin to answer");
+}

@@ -1,0 +1,292 @@
+//! Promise: HTTP/1.1, HTTP/2 over TLS and h2c in; HTTP/1.1, h2 and h2c out; gRPC, WebSocket and SSE pass; bodies stream.
+
+use std::time::Duration;
+
+use http_body_util::BodyExt;
+use serde_json::{Value, json};
+use serin_e2e::client::{Call, Conn, Reply, generated};
+use serin_e2e::peers::{self, PyServer};
+use serin_e2e::tls::Authority;
+use serin_e2e::{Conf, Gateway, Origin, World, conf, gateway, wait};
+use tempfile::TempDir;
+
+const GIB: u64 = 1 << 30;
+const GROWTH_KIB: u64 = 32 * 1024;
+
+/// A gateway with a TLS listener `tls` that has a certificate for each of `names`, before the service of `conf`.
+async fn tls_gateway(authority: &Authority, names: &[&str], mut conf: Conf) -> Gateway {
+    let dir = gateway::directory();
+    let certificates: Vec<Value> = names.iter().map(|name| certificate(authority, &dir, name)).collect();
+    conf.listeners().push(json!({
+        "name": "tls", "address": "127.0.0.1:0", "protocols": ["http1", "h2"],
+        "tls": {"certificates": certificates},
+    }));
+    Gateway::start_in(dir, conf).await
+}
+
+fn certificate(authority: &Authority, dir: &TempDir, name: &str) -> Value {
+    authority.issue(name).write(dir.path(), name);
+    json!({"cert": format!("{name}.crt"), "key": format!("{name}.key")})
+}
+
+fn single(origin: &Origin) -> Conf {
+    Conf::empty().with_service("pool", conf::pool(&[origin], json!([{"round_robin": {}}])))
+}
+
+#[tokio::test]
+async fn http1_keeps_connections_on_both_sides() {
+    let origin = Origin::start("a").await;
+    let gateway = Gateway::start(single(&origin)).await;
+    let mut conn = Conn::http1(gateway.http()).await;
+    for body in ["", "four", "a longer body"] {
+        let seen = Call::post("/pool", body).on(&mut conn).await.expect(200).json();
+        assert_eq!((seen["http"].as_str(), seen["received"].as_u64()), (Some("HTTP/1.1"), Some(body.len() as u64)));
+    }
+    assert_eq!(origin.connections(), 1, "the upstream connection is used again");
+}
+
+#[tokio::test]
+async fn h2c_comes_in_multiplexed() {
+    let origin = Origin::start("a").await;
+    let gateway = Gateway::start(single(&origin)).await;
+    let mut conn = Conn::h2c(gateway.http()).await;
+    let held = {
+        let mut conn = conn.another_stream();
+        tokio::spawn(async move { Call::get("/pool/hold").on(&mut conn).await })
+    };
+    wait::until("the held request", || async { (origin.hits() == 1).then_some(()) }).await;
+    assert_eq!(Call::get("/pool").on(&mut conn).await.version, http::Version::HTTP_2, "it overtakes the held one");
+    origin.release();
+    assert_eq!(held.await.unwrap().origin(), "a");
+}
+
+#[tokio::test]
+async fn tls_picks_the_certificate_by_name() {
+    let (authority, origin) = (Authority::new(), Origin::start("a").await);
+    let gateway = tls_gateway(&authority, &["one.test", "two.test", "*.wild.test"], single(&origin)).await;
+    for name in ["one.test", "two.test", "any.wild.test"] {
+        for (alpn, version) in [("h2", http::Version::HTTP_2), ("http/1.1", http::Version::HTTP_11)] {
+            let mut conn = Conn::tls(gateway.listener("tls"), name, authority.client(&[alpn])).await.expect(name);
+            let reply = Call::get("/pool").host(name).on(&mut conn).await;
+            assert_eq!((reply.origin().as_str(), reply.version), ("a", version), "{name}");
+            assert_eq!(reply.seen("x-forwarded-proto").as_deref(), Some("https"), "{name}");
+        }
+    }
+    let unknown = Conn::tls(gateway.listener("tls"), "three.test", authority.client(&["h2"])).await;
+    assert!(unknown.is_err(), "no certificate is for three.test");
+}
+
+#[tokio::test]
+async fn certificates_are_reloaded_when_their_files_change() {
+    let (authority, origin) = (Authority::new(), Origin::start("a").await);
+    let gateway = tls_gateway(&authority, &["one.test"], single(&origin)).await;
+    let connect = || Conn::tls(gateway.listener("tls"), "one.test", authority.client(&["h2"]));
+    let mut old = connect().await.unwrap();
+    let renewed = authority.issue("one.test");
+    renewed.write(gateway.dir(), "one.test");
+    wait::until("the new certificate", || async {
+        (connect().await.unwrap().peer_cert.as_deref() == Some(renewed.der())).then_some(())
+    })
+    .await;
+    assert_eq!(Call::get("/pool").on(&mut old).await.origin(), "a", "established connections stay");
+
+    std::fs::write(gateway.dir().join("one.test.crt"), "no certificate").unwrap();
+    let good = authority.issue("one.test");
+    // The watcher has certainly seen the bad file once it serves the good one that follows.
+    let conn = connect().await.expect("the last good certificate stays");
+    assert_eq!(conn.peer_cert.as_deref(), Some(renewed.der()));
+    good.write(gateway.dir(), "one.test");
+    wait::until("the good certificate", || async {
+        (connect().await.unwrap().peer_cert.as_deref() == Some(good.der())).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn min_version_is_obeyed() {
+    let (authority, origin) = (Authority::new(), Origin::start("a").await);
+    let dir = gateway::directory();
+    let mut conf = single(&origin);
+    conf.listeners().push(json!({
+        "name": "tls", "address": "127.0.0.1:0", "protocols": ["http1"],
+        "tls": {"certificates": [certificate(&authority, &dir, "one.test")], "min_version": "1.3"},
+    }));
+    let gateway = Gateway::start_in(dir, conf).await;
+    let connect = |client| Conn::tls(gateway.listener("tls"), "one.test", client);
+    assert!(connect(authority.client(&["http/1.1"])).await.is_ok());
+    assert!(connect(authority.client_tls12(&["http/1.1"])).await.is_err());
+}
+
+#[tokio::test]
+async fn upstreams_speak_h2c_and_h2_over_tls() {
+    let authority = Authority::new();
+    let plain = Origin::start("plain").await;
+    let tls = Origin::start_tls("tls", &authority.issue("origin.test"), &["h2"]).await;
+    let tls1 = Origin::start_tls("tls1", &authority.issue("origin.test"), &["http/1.1"]).await;
+    let dir = gateway::directory();
+    let ca = dir.path().join("ca.crt");
+    std::fs::write(&ca, authority.pem()).unwrap();
+
+    let service = |origin: &Origin, protocol: &str, sni: Option<&str>| {
+        let mut service = conf::pool(&[origin], json!([{"round_robin": {}}]));
+        service["protocol"] = json!(protocol);
+        if let Some(sni) = sni {
+            service["tls"] = json!({"sni": sni, "ca": ca, "verify": true});
+        }
+        service
+    };
+    let conf = Conf::empty()
+        .with_service("plain", service(&plain, "h2c", None))
+        .with_service("tls", service(&tls, "h2", Some("origin.test")))
+        .with_service("tls1", service(&tls1, "http1", Some("origin.test")))
+        .with_service("wrong", service(&tls, "h2", Some("other.test")));
+    let gateway = Gateway::start_in(dir, conf).await;
+    let cases = [
+        ("/plain", "HTTP/2.0", Value::Null),
+        ("/tls", "HTTP/2.0", json!("origin.test")),
+        ("/tls1", "HTTP/1.1", json!("origin.test")),
+    ];
+    for (path, version, sni) in cases {
+        for mut conn in [Conn::http1(gateway.http()).await, Conn::h2c(gateway.http()).await] {
+            let seen = Call::post(path, "body").on(&mut conn).await.expect(200).json();
+            assert_eq!((seen["http"].as_str(), &seen["sni"]), (Some(version), &sni), "{path}");
+            assert_eq!(seen["received"], 4, "{path}");
+        }
+    }
+    let mut conn = Conn::http1(gateway.http()).await;
+    let refused = Call::get("/wrong").on(&mut conn).await.status.as_u16();
+    assert!(refused == 502 || refused == 503, "a certificate for another name is not taken: {refused}");
+}
+
+async fn grpc_gateway(server: &PyServer) -> Gateway {
+    let service = json!({
+        "instances": [{"address": format!("127.0.0.1:{}", server.port)}],
+        "protocol": "h2c",
+        "balancer": [{"round_robin": {}}],
+    });
+    let mut conf = Conf::empty().with_route("grpc", json!({"path": {"prefix": "/serin.test.Peer"}}), "grpc");
+    conf.routing["services"]["grpc"] = service;
+    Gateway::start(conf).await
+}
+
+#[tokio::test]
+async fn grpc_calls_of_every_kind_pass_with_their_trailers() {
+    let server = PyServer::start("grpc_peer.py").await;
+    let gateway = grpc_gateway(&server).await;
+    let address = gateway.http().to_string();
+    let items = |from: &str, count| (0..count).map(|n| format!("{from} {n}")).collect::<Vec<_>>();
+    let cases = [
+        ("unary", json!({"reply": "hello world", "code": "OK", "trailing": {"x-trailing": "after unary"}})),
+        ("stream", json!({"items": items("item", 5), "code": "OK", "trailing": {}})),
+        (
+            "bidi",
+            json!({"items": items("echo", 3), "rest": [], "code": "OK", "trailing": {"x-trailing": "after bidi"}}),
+        ),
+        (
+            "error",
+            json!({
+                "code": "FAILED_PRECONDITION", "details": "not today: 100 %",
+                "trailing": {"x-trailing": "after error"},
+            }),
+        ),
+    ];
+    for (kind, expected) in cases {
+        assert_eq!(peers::client("grpc_peer.py", &[&address, kind]).await, expected, "{kind}");
+    }
+}
+
+#[tokio::test]
+async fn grpc_metadata_reaches_the_server() {
+    let server = PyServer::start("grpc_peer.py").await;
+    let gateway = grpc_gateway(&server).await;
+    let answer = peers::client("grpc_peer.py", &[&gateway.http().to_string(), "metadata"]).await;
+    let seen: Value = serde_json::from_str(answer["reply"].as_str().unwrap()).unwrap();
+    assert_eq!((seen["x-user-id"].as_str(), seen["x-sent"].as_str()), (Some("7"), Some("by grpcio")), "{seen}");
+}
+
+#[tokio::test]
+async fn websockets_pass_messages_both_ways() {
+    let world = World::start().await;
+    let url = format!("ws://{}/chat/ws", world.http());
+    let answer = peers::client("ws_peer.py", &[&url]).await;
+    assert_eq!(answer, json!({"text": "text", "big_is_same": true, "pong": true, "close_code": 1000}));
+}
+
+#[tokio::test]
+async fn server_sent_events_arrive_one_by_one() {
+    let world = World::with(&["v1-a"], |conf| {
+        conf.weights(&[("v1", "100%"), ("v2", "0%")]);
+    })
+    .await;
+    for mut conn in [Conn::http1(world.http()).await, Conn::h2c(world.http()).await] {
+        let response = Call::get("/sse").open_on(&mut conn).await.unwrap();
+        assert_eq!(response.headers()["content-type"], "text/event-stream");
+        let mut body = response.into_body();
+        for number in 0..3 {
+            // The next event is sent only when this one is here, so anything that buffers would hang.
+            world.origins[0].emit(&format!("event {number}"));
+            let frame = tokio::time::timeout(wait::DEADLINE, body.frame()).await.expect("an event").unwrap().unwrap();
+            assert_eq!(frame.into_data().unwrap(), format!("data: event {number}\n\n"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn trailers_pass() {
+    let origin = Origin::start("a").await;
+    let mut conf = single(&origin);
+    conf.service("pool")["protocol"] = json!("h2c");
+    let gateway = Gateway::start(conf).await;
+    let reply = Call::get("/pool/trailers").header("te", "trailers").on(&mut Conn::h2c(gateway.http()).await).await;
+    assert_eq!(reply.trailers.expect("trailers")["x-trailer"], "end");
+}
+
+#[tokio::test]
+async fn an_echo_streams_in_both_directions_at_once() {
+    let origin = Origin::start("a").await;
+    let gateway = Gateway::start(single(&origin)).await;
+    let length: u64 = 20 << 20;
+    for mut conn in [Conn::http1(gateway.http()).await, Conn::h2c(gateway.http()).await] {
+        let response = Call::new("POST", "/pool/echo").stream_on(&mut conn, generated(length)).await.unwrap();
+        let echoed = Reply::read(response).await.unwrap().body;
+        assert_eq!(echoed.len() as u64, length);
+        let right = echoed.chunks(serin_e2e::origin::PIECE).enumerate().all(|(n, piece)| piece[0] == n as u8);
+        assert!(right, "the pieces are in order");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gibibyte_each_way_takes_at_most_32_mib() {
+    let origin = Origin::start("a").await;
+    let mut conf = single(&origin);
+    conf.service("pool")["timeouts"] = json!({"request": "none"});
+    let gateway = Gateway::start(conf).await;
+    let mut conn = Conn::http1(gateway.http()).await;
+    let _ = Call::get("/pool/bytes/1000000").on(&mut conn).await.expect(200);
+    let before = gateway.rss_kib();
+    let mut peak = before;
+
+    let mut body = Call::get(&format!("/pool/bytes/{GIB}")).open_on(&mut conn).await.unwrap().into_body();
+    let mut received = 0_u64;
+    while let Some(frame) = body.frame().await {
+        let data = frame.unwrap().into_data().unwrap();
+        let pieces = |at: u64| at / (8 << 20);
+        if pieces(received) != pieces(received + data.len() as u64) {
+            peak = peak.max(gateway.rss_kib());
+        }
+        received += data.len() as u64;
+    }
+    assert_eq!(received, GIB);
+
+    let upload = Call::new("POST", "/pool/sink").stream_on(&mut conn, generated(GIB));
+    let mut upload = Box::pin(upload);
+    let mut ticks = tokio::time::interval(Duration::from_millis(10));
+    let response = loop {
+        tokio::select! {
+            response = &mut upload => break response.unwrap(),
+            _ = ticks.tick() => peak = peak.max(gateway.rss_kib()),
+        }
+    };
+    assert_eq!(Reply::read(response).await.unwrap().json()["received"], GIB);
+    assert!(peak - before <= GROWTH_KIB, "grew by {} KiB", peak - before);
+}
