@@ -1,0 +1,172 @@
+"""The three questions that the main comparison does not ask: a slow upstream, idle connections, a large reload."""
+
+import json
+import os
+import socket
+import time
+from statistics import mean, median
+
+import peers
+from load import HOST, connect, get, read_paced, start_paced, wrk
+from procs import LOAD_CORE, Group, workdir
+
+SLOW_PORTS = {19011: 10, 19012: 10, 19013: 100}  # port -> ms
+IDLE_CONNECTIONS = 5000
+ROUTES = 10_000
+RATE = 2000  # requests/s during reloads
+
+
+def slow_upstream(rounds, seconds, say):
+    """Pick -> mean latency in ms, with three upstreams of which one is ten times slower, 32 requests at a time."""
+    picks = ["round_robin", "p2c", "peak_ewma"]
+    with workdir() as directory, Group() as group:
+        argv = [os.path.join(peers.BIN, "origin")] + [f"127.0.0.1:{port}=v1={ms}" for port, ms in SLOW_PORTS.items()]
+        group.start("origin", argv, LOAD_CORE, max(SLOW_PORTS), directory)
+        serin = start_serin(group, directory, slow_routing(picks), path=f"/{picks[0]}")
+        samples = {pick: [] for pick in picks}
+        for turn in range(rounds):
+            for pick in picks:
+                wrk(serin.port, 1, 32, f"/{pick}", plain=True)
+                samples[pick].append(wrk(serin.port, seconds, 32, f"/{pick}", plain=True)["mean_us"] / 1e3)
+                say(f"slow upstream {turn + 1}/{rounds} {pick}: mean {samples[pick][-1]:.1f} ms")
+    return {pick: median(values) for pick, values in samples.items()}
+
+
+def slow_routing(picks):
+    instances = [{"address": f"127.0.0.1:{port}", "labels": {"version": "v1"}} for port in SLOW_PORTS]
+    return {
+        "services": {pick: {"instances": instances, "protocol": "http1", "subsets": {"v1": {"version": "v1"}},
+                            "stable": "v1", "balancer": [{pick: {}}]} for pick in picks},
+        "routes": [{"name": pick, "match": {"path": {"prefix": f"/{pick}"}}, "service": pick} for pick in picks],
+    }
+
+
+def start_serin(group, directory, routing, path="/api/users/42"):
+    """Serin with another routing document (JSON is YAML) and no version weights."""
+    write(os.path.join(directory, "routing.yaml"), json.dumps(routing))
+    write(os.path.join(directory, "traffic.yaml"), "revision: 1\n")
+    values = {"DIR": directory, "PORT": peers.PORTS["serin"], "ADMIN": peers.ADMIN["serin"], "LOG": ""}
+    peers.render("serin.yaml", values, directory)
+    bootstrap = os.path.join(directory, "serin.yaml")
+    with open(bootstrap) as file:
+        text = file.read()
+    write(bootstrap, text.replace("serin-routing.yaml", "routing.yaml").replace("serin-traffic.yaml", "traffic.yaml"))
+    process = group.start("serin", peers.command("serin", directory), peers.PROXY_CORE, values["PORT"], directory)
+    peers.wait_routed(process, path)
+    return process
+
+
+def write(path, text):
+    """Writes a file in one step, as an operator's tool would."""
+    with open(path + ".tmp", "w") as file:
+        file.write(text)
+    os.rename(path + ".tmp", path)
+
+
+def idle(names, say):
+    """Name -> resident bytes per idle keep-alive connection that has had one request."""
+    result = {}
+    for name in names:
+        with workdir() as directory, Group() as group:
+            peers.start_origins(group, directory)
+            process = peers.start(group, name, directory)
+            before = settled_rss(process)
+            sockets = [one_request(process.port) for _ in range(IDLE_CONNECTIONS)]
+            result[name] = (settled_rss(process) - before) / IDLE_CONNECTIONS
+            for sock in sockets:
+                sock.close()
+        say(f"idle {name}: {result[name] / 1024:.1f} KiB per connection")
+    return result
+
+
+def one_request(port):
+    sock = socket.create_connection(("127.0.0.1", port), 5)
+    sock.sendall(f"GET /api/users/42 HTTP/1.1\r\nHost: {HOST}\r\nX-User-Id: user-{sock.getsockname()[1]}\r\n\r\n".encode())
+    answer = b""
+    while not answer.endswith(b"\n") or b"\r\n\r\n" not in answer:
+        chunk = sock.recv(4096)
+        if not chunk:
+            raise RuntimeError(f"port {port} closed a connection")
+        answer += chunk
+    if not answer.startswith(b"HTTP/1.1 200"):
+        raise RuntimeError(f"port {port}: {answer[:60]}")
+    return sock
+
+
+def settled_rss(process, seconds=8):
+    """Resident bytes when they have not changed for a second, or at the deadline."""
+    deadline, last, since = time.monotonic() + seconds, process.rss(), time.monotonic()
+    while time.monotonic() < deadline and time.monotonic() - since < 1:
+        time.sleep(0.1)
+        if (now := process.rss()) != last:
+            last, since = now, time.monotonic()
+    return last
+
+
+def reload(count, say):
+    """Times in s of `count` reloads of 10,000 routes in a row, and p99 in us of requests without and during them."""
+    with workdir() as directory, Group() as group:
+        peers.start_origins(group, directory)
+        serin = start_serin(group, directory, many_routes(0))
+        documents = [json.dumps(many_routes(turn)) for turn in range(1, count + 1)]
+        log = os.path.join(directory, "paced")
+        wrk(serin.port, 1)
+        quiet = paced(serin.port, log + "-quiet", lambda: time.sleep(3))
+        spans = []
+        busy = paced(serin.port, log + "-busy", lambda: spans.extend(
+            reload_once(os.path.join(directory, "routing.yaml"), text, say) for text in documents))
+    during = [taken for start, taken in busy if any(a < start + taken and start < b for a, b in spans)]
+    return {"seconds": [b - a for a, b in spans], "p99_quiet_us": p99(taken for _, taken in quiet),
+            "p99_reload_us": p99(during), "mean_reload_us": mean(during) * 1e6, "requests": len(during)}
+
+
+def paced(port, log, work):
+    """Requests at a steady rate for as long as `work` takes."""
+    load = start_paced(port, 60, RATE, log)
+    try:
+        time.sleep(0.5)
+        began = time.time()
+        work()
+        ended = time.time()
+        time.sleep(0.2)
+    finally:
+        load.terminate()
+        load.wait(5)
+    return [row for row in read_paced(log) if began <= row[0] <= ended]
+
+
+def reload_once(path, text, say):
+    """When the document was written, and when the gateway said that it is in force."""
+    admin = connect(peers.ADMIN["serin"])
+    old = revision(admin)
+    start = time.time()
+    write(path, text)
+    while revision(admin) == old:
+        if time.time() - start > 10:
+            raise RuntimeError("no new routing revision within 10 s of the write")
+        time.sleep(0.002)
+    end = time.time()
+    say(f"reload of {ROUTES} routes: {(end - start) * 1e3:.0f} ms")
+    return start, end
+
+
+def revision(admin):
+    status, body = get(admin, "/readyz?verbose", {})
+    if status != 200:
+        raise RuntimeError(f"/readyz says {status}: {body[:500]}")
+    return json.loads(body)["routing"]["revision"]
+
+
+def many_routes(turn):
+    instances = [{"address": f"127.0.0.1:{port}", "labels": {"version": "v1"}} for port in peers.ORIGINS.values()]
+    routes = [{"name": f"r{i}", "match": {"hosts": [f"h{i % 100}.example.com"], "path": {"prefix": f"/api/v{turn}/r{i}"}},
+               "service": "users"} for i in range(ROUTES - 1)]
+    routes.append({"name": "users", "match": {"hosts": [HOST], "path": {"prefix": "/api/users"}}, "service": "users"})
+    services = {"users": {"instances": instances, "subsets": {"v1": {"version": "v1"}}, "stable": "v1",
+                          "balancer": [{"p2c": {}}]}}
+    return {"services": services, "routes": routes}
+
+
+def p99(values):
+    ordered = sorted(values)
+    return ordered[int(len(ordered) * 0.99)] * 1e6
