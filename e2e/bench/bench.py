@@ -93,7 +93,7 @@ def run_slow(args, report):
         return
     means = scenarios.slow_upstream(min(args.rounds, 3), args.seconds, say)
     rows = [f"| {pick} | {ms:.1f} | {ms / means['round_robin']:.2f} |" for pick, ms in means.items()]
-    report.add("slow-upstream", means, "## Three upstreams, one ten times slower (10, 10, 100 ms), concurrency 32\n\n"
+    report.add("slow-upstream", means, "## Three upstreams, one ten times slower (20, 20, 200 ms), concurrency 32\n\n"
                "| pick | mean ms | x round_robin |\n|---|---:|---:|\n" + "\n".join(rows) + "\n")
     for pick, limit in (("peak_ewma", 0.30), ("p2c", 0.40)):
         report.bar(f"mean latency, {pick} / round_robin", means[pick] / means["round_robin"], limit, "x")

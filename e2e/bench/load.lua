@@ -20,7 +20,7 @@ end
 
 function done(summary, latency)
     local e = summary.errors
-    print(string.format('{"requests":%d,"duration_us":%d,"errors":%d,"mean_us":%.1f,"p50_us":%.0f,"p99_us":%.0f}',
+    print(string.format('{"requests":%d,"duration_us":%d,"errors":%d,"p50_us":%.0f,"p99_us":%.0f}',
         summary.requests, summary.duration, e.connect + e.read + e.write + e.status + e.timeout,
-        latency.mean, latency:percentile(50), latency:percentile(99)))
+        latency:percentile(50), latency:percentile(99)))
 end
