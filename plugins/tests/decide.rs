@@ -8,9 +8,9 @@ use std::time::Instant;
 
 use common::{decide, instances, rng, service, snapshot, traffic, view};
 use http::HeaderMap;
-use serin_core::decide::{self as core, Recorder, Why};
+use serin_core::decide::{self as core, Location, Recorder, Why};
 use serin_core::instance::Health;
-use serin_core::snapshot::Abort;
+use serin_core::snapshot::{Abort, ServiceTraffic};
 use serin_core::subset::{FallbackReason, FallbackTo};
 
 fn headers(lines: &[(&'static str, &str)]) -> HeaderMap {
@@ -109,6 +109,13 @@ fn a_tenth_of_users_and_a_fifth_of_instances_are_two_things() {
     assert!((canary as f64 - 20_000.0).abs() < 3.0 * 126.5, "{canary}");
 }
 
+/// The instance that step 4 picks for a plain request.
+fn picked<R: Recorder>(location: &Location<'_>, flow: &ServiceTraffic, headers: &HeaderMap, recorder: &mut R) -> u32 {
+    let bucket = serin_core::tag::Bucket(1);
+    let attempt = core::Attempt { request: view(headers, "/"), bucket, tried: &[], now: Instant::now() };
+    core::pick(location, flow, attempt, &mut rng(), recorder).unwrap().index
+}
+
 #[test]
 fn explaining_changes_nothing() {
     struct Explain;
@@ -120,35 +127,10 @@ fn explaining_changes_nothing() {
         let flow = traffic(&service, [10_000, 0]);
         let location = core::locate(&service, 0, &mut ()).unwrap();
         let headers = HeaderMap::new();
-        let next = |recorder: &mut dyn FnMut() -> u32| recorder();
-        let mut explain = || {
-            let view = view(&headers, "/");
-            let bucket = serin_core::tag::Bucket(1);
-            core::pick(
-                &location,
-                &flow,
-                core::Attempt { request: view, bucket, tried: &[], now: Instant::now() },
-                &mut rng(),
-                &mut Explain,
-            )
-            .unwrap()
-            .index
-        };
-        let first = next(&mut explain);
+        let explain = || picked(&location, &flow, &headers, &mut Explain);
+        let first = explain();
         assert!((0..5).all(|_| explain() == first), "{pick}");
-        let real = || {
-            let view = view(&headers, "/");
-            let bucket = serin_core::tag::Bucket(1);
-            core::pick(
-                &location,
-                &flow,
-                core::Attempt { request: view, bucket, tried: &[], now: Instant::now() },
-                &mut rng(),
-                &mut (),
-            )
-            .unwrap()
-            .index
-        };
+        let real = || picked(&location, &flow, &headers, &mut ());
         assert_eq!(real(), first, "{pick}: the next request gets what was explained");
         assert_ne!(real(), first, "{pick}: and only that one");
     }

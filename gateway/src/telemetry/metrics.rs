@@ -162,15 +162,6 @@ impl Metrics {
         self.weight.with_label_values(&[service, subset])
     }
 
-    /// Forgets the series of a service that is gone, and of its instances.
-    pub fn forget_instance(&self, service: &str, instance: &str) {
-        // A series that never was is no error here.
-        let _ = self.selections.remove_label_values(&[service, instance]);
-        for class in names::CLASSES {
-            let _ = self.upstream.remove_label_values(&[service, instance, class]);
-        }
-    }
-
     /// Counts a document that came into force or was refused, and how long that took.
     pub fn count_document(&self, document: &str, applied: bool, took: Duration) {
         let family = if applied { &self.applied } else { &self.refused };
