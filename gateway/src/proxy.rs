@@ -35,7 +35,7 @@ use pingora::modules::http::HttpModules;
 use pingora::protocols::Digest;
 use pingora::proxy::{FailToProxy, ProxyHttp, Session};
 use pingora::upstreams::peer::HttpPeer;
-use pingora::{Error, ErrorType, Result};
+use pingora::{Error, ErrorSource, ErrorType, Result};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use serin_core::retry::Failure;
@@ -244,7 +244,12 @@ impl ProxyHttp for Edge {
         client_reused: bool,
     ) -> Box<Error> {
         if ctx.upstream.as_ref().is_some_and(|upstream| upstream.status.is_none()) {
-            self.end_attempt(ctx, None);
+            if *error.esource() == ErrorSource::Upstream {
+                self.end_attempt(ctx, None);
+            } else {
+                // A client that hangs up says nothing bad of the instance.
+                self.abandon_attempt(ctx);
+            }
         }
         let retry = failure::verdict(session, ctx, &error, client_reused);
         error.set_retry(retry);

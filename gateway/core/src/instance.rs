@@ -11,6 +11,10 @@ pub const DEFAULT_WEIGHT: u32 = 100;
 /// Time constant of the latency average, as in finagle's and tower's peak EWMA.
 const EWMA_DECAY: Duration = Duration::from_secs(10);
 
+/// The least part that a sample below the latency average has in the new one. By time alone a single outlier among
+/// 1,000 requests/s would stand for 10 s against 10,000 good answers; so it is gone after some 100 of them.
+const EWMA_STEP: f64 = 1.0 / 32.0;
+
 /// One upstream instance. Cheap to clone: the vitals are shared between snapshots.
 #[derive(Clone, Debug)]
 pub struct Instance {
@@ -120,16 +124,25 @@ impl Vitals {
     }
 
     /// Adds a latency sample. A sample above the average replaces it (the "peak" of peak EWMA), one below is averaged
-    /// in with a weight that grows with the time since the last one. Two writers at once may lose one sample.
+    /// in with a weight that grows with the time since the last one, and is 1/32 at least. Two writers at once may lose
+    /// one sample.
     pub fn record_latency(&self, now: Instant, latency: Duration) {
         let sample = latency.as_nanos() as f64;
         let stamp = self.since_epoch(now);
         let age = stamp.saturating_sub(self.ewma_stamp.load(Relaxed));
         let old = f64::from_bits(self.ewma_nanos.load(Relaxed));
-        let keep = decay(age);
+        let keep = decay(age).min(1.0 - EWMA_STEP);
         let new = if sample > old { sample } else { old * keep + sample * (1.0 - keep) };
         self.ewma_nanos.store(new.to_bits(), Relaxed);
         self.ewma_stamp.store(stamp, Relaxed);
+    }
+
+    /// Notes a request that nobody waited for any longer after `waited`: its latency is at least that, so it can raise
+    /// the average and never lowers it.
+    pub fn record_abandoned(&self, now: Instant, waited: Duration) {
+        if waited.as_nanos() as f64 > self.ewma_nanos(now) {
+            self.record_latency(now, waited);
+        }
     }
 
     fn since_epoch(&self, now: Instant) -> u64 {
@@ -182,6 +195,29 @@ mod tests {
         let after = vitals.ewma_nanos(start + Duration::from_secs(1));
         assert!((1.7e8..1.9e8).contains(&after), "{after}");
         assert!(vitals.ewma_nanos(start + Duration::from_secs(60)) < 1e6);
+    }
+
+    #[test]
+    fn a_hundred_good_answers_outweigh_an_outlier() {
+        let start = Instant::now();
+        let vitals = Vitals::new(start);
+        vitals.record_latency(start, Duration::from_millis(500));
+        for answer in 0..100 {
+            vitals.record_latency(start + Duration::from_millis(answer), Duration::from_millis(10));
+        }
+        let after = vitals.ewma_nanos(start + Duration::from_millis(100));
+        assert!((1e7..4e7).contains(&after), "{after}");
+    }
+
+    #[test]
+    fn an_abandoned_request_raises_the_average_and_never_lowers_it() {
+        let start = Instant::now();
+        let vitals = Vitals::new(start);
+        vitals.record_latency(start, Duration::from_millis(20));
+        vitals.record_abandoned(start, Duration::from_millis(5));
+        assert_eq!(vitals.ewma_nanos(start), 2e7);
+        vitals.record_abandoned(start, Duration::from_millis(90));
+        assert_eq!(vitals.ewma_nanos(start), 9e7);
     }
 
     #[test]

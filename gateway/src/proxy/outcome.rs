@@ -31,6 +31,16 @@ impl Edge {
         }
     }
 
+    /// Records an attempt that the instance was given no time to answer: its client left, or the gateway itself failed.
+    pub(super) fn abandon_attempt(&self, ctx: &mut Ctx) {
+        let Some(side) = ctx.service_side().cloned() else { return };
+        let Some(upstream) = &mut ctx.upstream else { return };
+        let (Some(&index), Some(flight)) = (upstream.tried.last(), upstream.flight.take()) else { return };
+        side.metrics.instances[index as usize].upstream[names::class(0)].inc();
+        let now = Instant::now();
+        flight.vitals().record_abandoned(now, now.saturating_duration_since(upstream.attempt_start));
+    }
+
     /// One event of it all.
     pub(super) fn finish(&self, session: &mut Session, ctx: &mut Ctx) {
         let status = session.response_written().map_or(ctx.replied.unwrap_or(0), |response| response.status.as_u16());

@@ -1,5 +1,5 @@
 //! `peak_ewma`: latency-aware power of two choices, after finagle and tower. A failure attracts nothing because the
-//! gateway records a penalty as its latency.
+//! gateway records a penalty as its latency. `tests/slow_upstream.rs` holds what it makes of a slow instance.
 
 use std::sync::Arc;
 use std::time::Instant;
