@@ -180,8 +180,9 @@ impl Control {
             let State { history, routing, .. } = &mut *state;
             history.note_routing(&routing.text);
             let revision = generation.routing_revision;
-            history.append(Entry::applied(ROUTING, revision, &Actor::file(), "reload", "", None));
+            // In force before it is noted: a slow disk delays no change.
             self.publish(generation);
+            history.append(Entry::applied(ROUTING, revision, &Actor::file(), "reload", "", None));
         });
         if let Err(problems) = self.conclude(ROUTING, began, result) {
             let State { history, routing, .. } = &mut *state;

@@ -6,7 +6,7 @@ use serin_core::plugin::Catalogue;
 
 use super::check::Report;
 use super::problem::{At, Problems};
-use super::routing::{Routing, Trust};
+use super::routing::{Routing, Service, Trust};
 use super::tree::{self, Node};
 use super::{Bootstrap, Kind, Source, Traffic, bootstrap, routing, schema, traffic, traffic_alone};
 
@@ -58,11 +58,16 @@ pub fn routing_of(bootstrap: &Bootstrap, source: &Source, catalogue: &Catalogue)
     Ok(document)
 }
 
-/// Without the key that tags are signed with there can be no rules for signed tags.
+/// Without the key that tags are signed with there can be no rules for signed tags. The text is parsed once more for
+/// their places, which sound documents need not wait for.
 fn unsigned(routing: &Routing, source: &Source) -> Result<(), Problems> {
+    let services = At::ROOT.key("services");
+    let signed = |service: &Service| service.tags.iter().any(|rule| rule.trust == Trust::Signed);
+    if !routing.services.values().any(signed) {
+        return Ok(());
+    }
     let root = tree::parse(source).map_err(Problems::of_document)?;
     let mut report = Report::new(&source.name, &root, Vec::new());
-    let services = At::ROOT.key("services");
     for (name, service) in &routing.services {
         let service_at = services.key(name);
         let tags = service_at.key("tags");
@@ -71,7 +76,7 @@ fn unsigned(routing: &Routing, source: &Source) -> Result<(), Problems> {
             report.say(&tags.index(index).key("trust"), message);
         }
     }
-    if report.problems.is_empty() { Ok(()) } else { Err(Problems::of_document(report.problems)) }
+    Err(Problems::of_document(report.problems))
 }
 
 /// What `serin check` found to be sound.
@@ -128,7 +133,7 @@ pub(super) fn kind_of(root: &Node) -> Option<Kind> {
     }
 }
 
-fn has_instances(map: &indexmap::IndexMap<String, tree::Entry>) -> bool {
+fn has_instances(map: &tree::Entries) -> bool {
     let tree::Kind::Map(services) = &map["services"].node.kind else { return false };
     services
         .values()

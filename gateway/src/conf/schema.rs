@@ -1,7 +1,6 @@
 //! Compares a document with the JSON schema of its types and collects everything that is wrong, with what was probably
 //! meant. What passes is handed on as JSON, which serde then takes as it is.
 
-use indexmap::IndexMap;
 use schemars::generate::SchemaSettings;
 use schemars::transform::{RecursiveTransform, Transform};
 use schemars::{JsonSchema, Schema};
@@ -9,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::problem::{At, Problem, listed, nearest, shown};
 use super::shape::{Id, Keys, Others, Shape, Shapes, Text};
-use super::tree::{Entry, Kind, Mark, Node};
+use super::tree::{Entries, Entry, Kind, Mark, Node};
 
 /// The JSON schema of a type, as it is read (not as it is written).
 pub(crate) fn generate<T: JsonSchema>() -> Value {
@@ -164,14 +163,7 @@ impl Walker<'_> {
         Some(Value::Array(values))
     }
 
-    fn map(
-        &mut self,
-        shape: &Shape,
-        keys: &Keys,
-        map: &IndexMap<String, Entry>,
-        mark: Mark,
-        at: &At<'_>,
-    ) -> Option<Value> {
+    fn map(&mut self, shape: &Shape, keys: &Keys, map: &Entries, mark: Mark, at: &At<'_>) -> Option<Value> {
         let mut values = Map::new();
         let mut seen = Vec::new();
         for (written, entry) in map {
@@ -199,7 +191,7 @@ impl Walker<'_> {
         Some(Value::Object(values))
     }
 
-    fn check_key(&mut self, others: &Others, map: &IndexMap<String, Entry>, written: &str, entry: &Entry, at: &At<'_>) {
+    fn check_key(&mut self, others: &Others, map: &Entries, written: &str, entry: &Entry, at: &At<'_>) {
         let Some(known) = &others.key else { return };
         let earlier = map.iter().take_while(|(key, _)| *key != written);
         let same = |(key, _): &(&String, &Entry)| known.ignores_case && key.eq_ignore_ascii_case(written);
@@ -219,7 +211,7 @@ impl Walker<'_> {
         &mut self,
         shape: &Shape,
         keys: &'k Keys,
-        map: &IndexMap<String, Entry>,
+        map: &Entries,
         written: &str,
         entry: &Entry,
         at: &At<'_>,

@@ -40,10 +40,13 @@ pub(crate) enum Kind {
     Number(Number, String),
     Text(String),
     List(Vec<Node>),
-    Map(IndexMap<String, Entry>),
+    Map(Entries),
     /// Something that was refused already.
     Refused,
 }
+
+/// The entries of a mapping, in the order in which they are written.
+pub(crate) type Entries = IndexMap<String, Entry, foldhash::fast::RandomState>;
 
 /// The value of a key and where the key is.
 #[derive(Debug)]
@@ -86,7 +89,7 @@ impl Node {
 }
 
 /// The entry of a key; names of headers may be written in another case than they are known by.
-fn find<'a>(map: &'a IndexMap<String, Entry>, key: &str) -> Option<&'a Entry> {
+fn find<'a>(map: &'a Entries, key: &str) -> Option<&'a Entry> {
     let other_case = || map.iter().find(|(written, _)| written.eq_ignore_ascii_case(key)).map(|(_, entry)| entry);
     map.get(key).or_else(other_case)
 }
@@ -112,7 +115,7 @@ pub(crate) fn parse(source: &Source) -> Result<Node, Vec<Problem>> {
 /// A list or mapping whose end was not seen yet.
 enum Open {
     List { mark: Mark, items: Vec<Node> },
-    Map { mark: Mark, entries: IndexMap<String, Entry>, key: Option<(Option<String>, Mark)> },
+    Map { mark: Mark, entries: Entries, key: Option<(Option<String>, Mark)> },
 }
 
 struct Builder<'a> {
@@ -171,7 +174,7 @@ impl Builder<'_> {
             }
             Event::MappingStart(anchor, tag) => {
                 self.refuse_extras(anchor, tag.is_some(), mark);
-                self.open.push(Open::Map { mark, entries: IndexMap::new(), key: None });
+                self.open.push(Open::Map { mark, entries: Entries::default(), key: None });
             }
             Event::SequenceEnd | Event::MappingEnd => match self.open.pop() {
                 Some(Open::List { mark, items }) => self.add(Node { mark, kind: Kind::List(items) }),

@@ -4,14 +4,15 @@ use std::num::NonZeroU16;
 
 use indexmap::IndexMap;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::super::scalar::{HeaderName, Method, Name};
 use super::policy::TimeoutsOverride;
 use super::value::ValueMatch;
 
 /// A route: what a request must be like, and what is done with it (`service`, `redirect` or `respond`).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Route {
     /// Name, in explanations, logs and metrics.
@@ -33,6 +34,46 @@ pub struct Route {
     /// Longest times that differ from the service's.
     #[serde(default, skip_serializing_if = "TimeoutsOverride::is_empty")]
     pub timeouts: TimeoutsOverride,
+}
+
+/// A [`Route`] as it is read. serde would buffer every value of a route to tell the action from the other keys, which
+/// takes half of the time that 10,000 routes take to be read.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    name: Name,
+    r#match: Match,
+    service: Option<Name>,
+    redirect: Option<Redirect>,
+    respond: Option<Respond>,
+    rewrite: Option<Rewrite>,
+    #[serde(default)]
+    request_headers: HeaderEdits,
+    #[serde(default)]
+    response_headers: HeaderEdits,
+    #[serde(default)]
+    timeouts: TimeoutsOverride,
+}
+
+impl<'de> Deserialize<'de> for Route {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let written = Written::deserialize(deserializer)?;
+        let action = match (written.service, written.redirect, written.respond) {
+            (Some(service), None, None) => Action::Service(service),
+            (None, Some(redirect), None) => Action::Redirect(redirect),
+            (None, None, Some(respond)) => Action::Respond(respond),
+            _ => return Err(D::Error::custom("expected exactly one of `service`, `redirect` and `respond`")),
+        };
+        Ok(Self {
+            name: written.name,
+            r#match: written.r#match,
+            action,
+            rewrite: written.rewrite,
+            request_headers: written.request_headers,
+            response_headers: written.response_headers,
+            timeouts: written.timeouts,
+        })
+    }
 }
 
 /// What is done with a request.
