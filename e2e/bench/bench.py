@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from statistics import median
 
 import peers
 import rounds
@@ -112,11 +113,12 @@ def run_reload(args, report):
     if "serin" not in args.peers:
         return
     r = scenarios.reload(10, say)
-    worst, factor = max(r["seconds"]) * 1e3, r["p99_reload_us"] / r["p99_quiet_us"]
-    report.add("reload", r, f"## Reload of {scenarios.ROUTES} routes, {len(r['seconds'])} in a row, at {scenarios.RATE} "
-               f"requests/s\n\nFrom the write to the new revision: {worst:.0f} ms at worst. p99 of the {r['requests']} "
-               f"requests during reloads {r['p99_reload_us']:.0f} us, without {r['p99_quiet_us']:.0f} us.\n")
-    report.bar("reload, worst", worst, 300, "ms")
+    factor = r["p99_reload_us"] / r["p99_quiet_us"]
+    alone, loaded = (f"{median(r[kind]) * 1e3:.0f} ms (at worst {max(r[kind]) * 1e3:.0f} ms)" for kind in ("alone", "loaded"))
+    report.add("reload", r, f"## Reload of {scenarios.ROUTES} routes, {len(r['alone'])} in a row\n\nFrom the write to the "
+               f"new revision: {alone}; on the same core with {scenarios.RATE} requests/s: {loaded}. p99 of the "
+               f"{r['requests']} requests during reloads {r['p99_reload_us']:.0f} us, without {r['p99_quiet_us']:.0f} us.\n")
+    report.bar("reload, median", median(r["alone"]) * 1e3, 300, "ms")
     report.bar("p99 during reload / without", factor, 2, "x")
 
 

@@ -46,8 +46,8 @@ def slow_routing(picks):
 
 
 def start_serin(group, directory, routing, path="/api/users/42"):
-    """Serin with another routing document (JSON is YAML) and no version weights."""
-    write(os.path.join(directory, "routing.yaml"), json.dumps(routing))
+    """Serin with another routing document and no version weights."""
+    write(os.path.join(directory, "routing.yaml"), document(routing))
     write(os.path.join(directory, "traffic.yaml"), "revision: 1\n")
     values = {"DIR": directory, "PORT": peers.PORTS["serin"], "ADMIN": peers.ADMIN["serin"], "LOG": ""}
     peers.render("serin.yaml", values, directory)
@@ -58,6 +58,12 @@ def start_serin(group, directory, routing, path="/api/users/42"):
     process = group.start("serin", peers.command("serin", directory), peers.PROXY_CORE, values["PORT"], directory)
     peers.wait_routed(process, path)
     return process
+
+
+def document(routing):
+    """A routing document as operators write it: a route to a line."""
+    routes = "".join(f"  - {json.dumps(route)}\n" for route in routing["routes"])
+    return f"services: {json.dumps(routing['services'])}\nroutes:\n{routes}"
 
 
 def write(path, text):
@@ -108,19 +114,26 @@ def settled_rss(process, seconds=8):
 
 
 def reload(count, say):
-    """Times in s of `count` reloads of 10,000 routes in a row, and p99 in us of requests without and during them."""
+    """Times in s of `count` reloads of 10,000 routes in a row without and with load, and p99 in us of the load's
+    requests without and during reloads."""
     with workdir() as directory, Group() as group:
         peers.start_origins(group, directory)
         serin = start_serin(group, directory, many_routes(0))
-        documents = [json.dumps(many_routes(turn)) for turn in range(1, count + 1)]
+        documents = [document(many_routes(turn)) for turn in range(1, 2 * count + 1)]
         log = os.path.join(directory, "paced")
+        spans = []
+
+        def reloads(texts):
+            spans.clear()
+            spans.extend(reload_once(os.path.join(directory, "routing.yaml"), text, say) for text in texts)
+            return [end - start for start, end in spans]
+
+        alone = reloads(documents[:count])
         wrk(serin.port, 1)
         quiet = paced(serin.port, log + "-quiet", lambda: time.sleep(3))
-        spans = []
-        busy = paced(serin.port, log + "-busy", lambda: spans.extend(
-            reload_once(os.path.join(directory, "routing.yaml"), text, say) for text in documents))
+        busy = paced(serin.port, log + "-busy", lambda: reloads(documents[count:]))
     during = [taken for start, taken in busy if any(a < start + taken and start < b for a, b in spans)]
-    return {"seconds": [b - a for a, b in spans], "p99_quiet_us": p99(taken for _, taken in quiet),
+    return {"alone": alone, "loaded": [b - a for a, b in spans], "p99_quiet_us": p99(taken for _, taken in quiet),
             "p99_reload_us": p99(during), "mean_reload_us": mean(during) * 1e6, "requests": len(during)}
 
 

@@ -1,9 +1,14 @@
 //! Promise: a retry goes to another instance, never resends what must not be sent twice, and stays where `across` says.
 
+use std::time::Duration;
+
 use serde_json::json;
 use serin_e2e::client::{Call, Conn};
 use serin_e2e::origin::{Behaviour, refusing_address};
 use serin_e2e::{Conf, World, conf};
+
+/// Longer than any timeout here.
+const SLOW: Duration = Duration::from_secs(5);
 
 fn retry(conf: &mut Conf, on: &[&str], across: &str) {
     conf.service("users")["retry"] = json!({"attempts": 2, "on": on, "across": across});
@@ -61,10 +66,16 @@ async fn a_post_that_was_sent_is_never_resent() {
 
 #[tokio::test]
 async fn a_get_is_resent_on_what_is_configured() {
-    for (on, behaviour) in [("503", Behaviour::Status(503)), ("reset", Behaviour::Reset)] {
+    for (on, behaviour) in
+        [("503", Behaviour::Status(503)), ("reset", Behaviour::Reset), ("timeout", Behaviour::Delay(SLOW))]
+    {
         for is_configured in [true, false] {
             let on = if is_configured { on } else { "connect_failure" };
-            let world = World::with(&["v1-a", "v1-b"], |conf| retry(conf, &[on], "same")).await;
+            let world = World::with(&["v1-a", "v1-b"], |conf| {
+                retry(conf, &[on], "same");
+                conf.service("users")["timeouts"] = json!({"first_byte": "200ms"});
+            })
+            .await;
             world.origin("v1-a").set(behaviour.clone());
             let mut served = 0;
             for _ in 0..8 {

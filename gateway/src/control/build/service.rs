@@ -240,6 +240,7 @@ fn retry_policy(conf: &conf::Retry) -> RetryPolicy {
     let on = |on: &conf::RetryOn| match on {
         conf::RetryOn::ConnectFailure => retry::RetryOn::ConnectFailure,
         conf::RetryOn::Reset => retry::RetryOn::Reset,
+        conf::RetryOn::Timeout => retry::RetryOn::Timeout,
         conf::RetryOn::ServerError => retry::RetryOn::ServerError,
         conf::RetryOn::Status(status) => retry::RetryOn::Status(*status),
     };
