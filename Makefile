@@ -3,7 +3,7 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: help tools demo test fmt lint unit e2e bench deny docker-lint release schema clean
+.PHONY: help tools demo test fmt lint unit e2e bench bench-faults deny docker-lint release schema clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ e2e: tools ## End-to-end tests with real clients and servers
 
 bench: tools ## Compare with bare pingora, nginx, HAProxy, Envoy and Traefik; writes target/bench/latest.md
 	@./e2e/bench/run.sh
+
+bench-faults: tools ## Compare with Envoy while upstreams fail; writes target/bench/faults.md
+	@./e2e/bench/run.sh faults
 
 deny: ## Licences, bans and sources of all dependencies
 	@command -v cargo-deny >/dev/null || { echo "deny: installing cargo-deny (some minutes)"; cargo install --quiet --locked cargo-deny; }
