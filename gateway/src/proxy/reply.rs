@@ -86,6 +86,9 @@ impl Reply {
             "grpc-message",
             HeaderValue::from_str(message).or_err(ErrorType::InternalError, "a status reason is ASCII")?,
         )?;
+        for (name, value) in self.headers {
+            head.append_header(name, value)?;
+        }
         session.write_response_header(Box::new(head), true).await
     }
 }
@@ -107,7 +110,9 @@ fn grpc_status(status: StatusCode) -> &'static str {
         401 => "16",
         403 => "7",
         404 => "12",
-        429 | 502..=504 => "14",
+        // RESOURCE_EXHAUSTED: only rate limits answer so here. (The mapping has UNAVAILABLE, for other people's 429.)
+        429 => "8",
+        502..=504 => "14",
         _ => "2",
     }
 }

@@ -7,6 +7,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 use super::super::scalar::{HeaderName, Method, Name};
+use super::limit::RateLimit;
 use super::policy::TimeoutsOverride;
 use super::value::ValueMatch;
 
@@ -33,6 +34,9 @@ pub struct Route {
     /// Longest times that differ from the service's.
     #[serde(default, skip_serializing_if = "TimeoutsOverride::is_empty")]
     pub timeouts: TimeoutsOverride,
+    /// Rate limits of the route, besides those of its service.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rate_limits: Vec<RateLimit>,
 }
 
 /// What is done with a request.
