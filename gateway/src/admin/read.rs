@@ -41,8 +41,8 @@ pub struct Ready {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub documents: Option<Status>,
     /// What may run out, how much of it is used, and whether load is shed for want of it, if it was asked for.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub overload: Vec<ResourceStatus>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub overload: Option<Vec<ResourceStatus>>,
 }
 
 /// The documents in force, without secrets.
@@ -77,7 +77,7 @@ pub(super) async fn readyz(Extract(state): Extract<State>, RawQuery(query): RawQ
     };
     let in_flight = state.control.metrics().in_flight.get();
     let shown = state.overload.as_ref().filter(|_| documents.is_some());
-    let overload = shown.map_or(Vec::new(), |overload| overload.status(in_flight));
+    let overload = shown.map(|overload| overload.status(in_flight));
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     Ok((status, Json(Ready { ready, documents, overload })).into_response())
 }
