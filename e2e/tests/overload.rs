@@ -79,7 +79,13 @@ async fn at_three_times_the_capacity_goodput_stays() {
     let gap = Duration::from_secs_f64(f64::from(clients) / (3.0 * capacity));
     load(&world, clients, gap, Duration::from_secs(4)).await;
     let seen = load(&world, clients, gap, Duration::from_secs(3)).await;
-    println!("peak {peak:?}, overloaded {seen:?}");
+    // What it would be without: nobody is refused, and everybody is served too late.
+    world.gateway.set_switch("limits", true, None).await;
+    load(&world, clients, gap, Duration::from_secs(1)).await;
+    let without = load(&world, clients, gap, Duration::from_secs(2)).await;
+    world.gateway.set_switch("limits", false, None).await;
+    println!("peak {peak:?}, overloaded {seen:?}, without a limit {without:?}");
+    assert!(without.refused == 0 && without.good < without.late, "{without:?}");
     assert!(seen.other.is_empty(), "{seen:?}");
     assert!(seen.refused > seen.good, "it was no overload: {seen:?}");
     assert!(f64::from(seen.good) >= 0.9 * f64::from(peak.good), "{seen:?}, at the peak {peak:?}");

@@ -27,9 +27,9 @@ pub fn fields(limiters: &[&Limiter], judgement: &Judgement<'_>, observe: bool) -
             continue;
         }
         let name = &limiter.rule.name;
-        let next = standing.quota.policy(name)?;
+        let next = standing.quota.policy()?;
         policy = Some(match policy {
-            None => next,
+            None => next.clone(),
             Some(before) => HeaderValue::from_bytes(&[before.as_bytes(), next.as_bytes()].join(&b", "[..])).ok()?,
         });
         let comma = if state.is_empty() { "" } else { ", " };

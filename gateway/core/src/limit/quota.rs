@@ -16,6 +16,7 @@ pub struct Quota {
     units: u32,
     per: Duration,
     gcra: governor::Quota,
+    policy: Option<HeaderValue>,
 }
 
 /// What makes no quota.
@@ -47,7 +48,7 @@ impl Quota {
             return Err(QuotaError::TooSlow(burst));
         }
         let gcra = governor::Quota::with_period(interval).ok_or(QuotaError::TooFast)?.allow_burst(most);
-        Ok(Self { units, per, gcra })
+        Ok(Self { units, per, gcra, policy: None })
     }
 
     /// Units at once.
@@ -84,12 +85,19 @@ impl Quota {
         (interval << 32 | u128::from(self.burst())).to_le_bytes()
     }
 
-    /// The member of `RateLimit-Policy` for a rule of this name: `q` units per window of `w` seconds. `burst` is a
-    /// parameter of this gateway's, where it is not the same as `q`.
+    /// The same as part of a rule, whose name clients are told.
     #[must_use]
-    pub fn policy(&self, rule: &str) -> Option<HeaderValue> {
+    pub fn named(self, rule: &str) -> Self {
         let burst = if self.burst() == self.units { String::new() } else { format!(";burst={}", self.burst()) };
-        HeaderValue::try_from(format!("\"{rule}\";q={};w={}{burst}", self.units, self.per.as_secs())).ok()
+        let policy = format!("\"{rule}\";q={};w={}{burst}", self.units, self.per.as_secs());
+        Self { policy: HeaderValue::try_from(policy).ok(), ..self }
+    }
+
+    /// The member of `RateLimit-Policy`, if it is named: `q` units per window of `w` seconds. `burst` is a parameter of
+    /// this gateway's, where it is not the same as `q`.
+    #[must_use]
+    pub fn policy(&self) -> Option<&HeaderValue> {
+        self.policy.as_ref()
     }
 }
 
@@ -122,7 +130,8 @@ mod tests {
         let cases = [((100, 1, 100), "\"a.b\";q=100;w=1"), ((5, 3_600, 9), "\"a.b\";q=5;w=3600;burst=9")];
         for ((units, seconds, burst), expected) in cases {
             let quota = Quota::new(units, Duration::from_secs(seconds), burst).unwrap();
-            assert_eq!(quota.policy("a.b").unwrap(), expected);
+            assert_eq!(quota.policy(), None);
+            assert_eq!(quota.named("a.b").policy().unwrap(), expected);
         }
     }
 }

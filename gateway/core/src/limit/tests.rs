@@ -8,7 +8,7 @@ use crate::request::{Claims, RequestView};
 const SECOND: Duration = Duration::from_secs(1);
 
 fn per_second(units: u32, burst: u32) -> Quota {
-    Quota::new(units, SECOND, burst).unwrap()
+    Quota::new(units, SECOND, burst).unwrap().named("rule")
 }
 
 fn header(name: &str) -> KeyPart {
@@ -211,7 +211,8 @@ fn a_dry_run_only_counts() {
 #[test]
 fn fields_name_every_rule() {
     let now = Instant::now();
-    let (mut one, two) = (limiter(&[], per_second(100, 200), now), limiter(&[], per_second(5, 5), now));
+    let quota = per_second(100, 200).named("per-user");
+    let (mut one, two) = (limiter(&[], quota, now), limiter(&[], per_second(5, 5), now));
     one.rule.name = "per-user".into();
     with("", |subject| {
         let both = [&one, &two];

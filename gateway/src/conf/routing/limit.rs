@@ -81,7 +81,8 @@ impl RateLimit {
     /// # Errors
     /// If there is no such quota.
     pub fn quota(&self) -> Result<Quota, QuotaError> {
-        Quota::new(self.limit.units(), self.limit.per(), self.burst.unwrap_or(self.limit.units()))
+        let burst = self.burst.unwrap_or(self.limit.units());
+        Quota::new(self.limit.units(), self.limit.per(), burst).map(|quota| quota.named(&self.name))
     }
 
     /// The quota of a key that has a limit of its own.
@@ -93,7 +94,7 @@ impl RateLimit {
             None => limit.units(),
             Some(burst) => (f64::from(burst) * limit.per_second() / self.limit.per_second()).round().max(1.0) as u32,
         };
-        Quota::new(limit.units(), limit.per(), burst)
+        Quota::new(limit.units(), limit.per(), burst).map(|quota| quota.named(&self.name))
     }
 }
 
