@@ -37,9 +37,8 @@ async fn statuses(world: &World, user: &str, count: usize) -> Vec<u16> {
 }
 
 /// The number of a parameter in a structured field.
-fn param(field: &str, name: &str) -> u64 {
-    let all = field.split(';').find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
-    all.unwrap_or_else(|| panic!("no {name} in {field}")).parse().unwrap()
+fn param(field: &str, name: &str) -> Option<u64> {
+    field.split(';').find_map(|part| part.strip_prefix(name)?.strip_prefix('='))?.parse().ok()
 }
 
 #[tokio::test]
@@ -49,7 +48,7 @@ async fn over_the_limit_is_429_and_the_connection_stays() {
     for left in [1, 0] {
         let reply = get("u1").on(&mut conn).await.expect(200);
         assert_eq!(reply.header("ratelimit-policy"), "\"per-user\";q=60;w=3600;burst=2");
-        assert_eq!(param(reply.header("ratelimit"), "r"), left, "{}", reply.header("ratelimit"));
+        assert_eq!(param(reply.header("ratelimit"), "r"), Some(left), "{}", reply.header("ratelimit"));
     }
     for call in [get("u1"), Call::post("/", vec![b'x'; 1_000]).user("u1"), get("u1")] {
         let reply = call.on(&mut conn).await.expect(429);
@@ -112,7 +111,7 @@ async fn requests_may_cost_more_than_one() {
         let reply = get("u").header("x-cost", cost).on(&mut conn).await;
         seen.push((reply.status.as_u16(), param(reply.header("ratelimit"), "r")));
     }
-    assert_eq!(seen, [(200, 5), (429, 0), (200, 1), (200, 0), (429, 0)]);
+    assert_eq!(seen, [(200, Some(5)), (429, Some(0)), (200, Some(1)), (200, Some(0)), (429, Some(0))]);
 }
 
 /// What tells requests apart: a call that uses up a limit of one, and whether another is still let through.
@@ -201,7 +200,7 @@ async fn a_full_store_is_counted_and_does_not_open_the_limit() {
 }
 
 async fn reload(world: &World, routing: &Value) {
-    let revision = |config: Value| config["revision"]["routing"].as_u64().unwrap();
+    let revision = |config: Value| config["revision"]["routing"].as_u64();
     let before = revision(world.gateway.admin_get("/v1/config").await);
     world.gateway.write_routing(routing);
     wait::until("the new routing", || async {

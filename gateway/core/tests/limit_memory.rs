@@ -12,11 +12,11 @@ use serin_core::request::RequestView;
 /// Bytes per key, table growth included.
 const BYTES_PER_KEY: u64 = 40;
 
-fn limiter(max_keys: usize, now: Instant) -> Limiter {
+fn limiter(max_keys: usize, quota: Quota, now: Instant) -> Limiter {
     let rule = Rule {
         name: "per-client".into(),
         key: vec![KeyPart::ClientIp],
-        quota: Quota::new(1, Duration::from_secs(3_600), 1).unwrap(),
+        quota,
         overrides: HashMap::new(),
         cost: None,
         dry_run: false,
@@ -54,7 +54,8 @@ fn five_million_keys_stay_within_the_bound() {
         let mut seen = (0, 0);
         let mut held = 0;
         let memory = allocation_counter::measure(|| {
-            let limiter = limiter(max_keys, now);
+            let quota = Quota::new(1, Duration::from_secs(3_600), 1).unwrap();
+            let limiter = limiter(max_keys, quota, now);
             seen = flood(&limiter, keys, now);
             held = limiter.store.len();
         });

@@ -89,7 +89,7 @@ fn limit() -> Arc<Concurrency> {
 }
 
 /// Workers and seconds per request of several upstreams.
-const UPSTREAMS: [(usize, f64); 4] = [(20, 0.01), (100, 0.05), (16, 0.2), (400, 0.02)];
+const UPSTREAMS: [(usize, f64); 4] = [(20, 0.01), (100, 0.05), (16, 0.2), (200, 0.2)];
 
 #[test]
 fn three_times_the_capacity_costs_next_to_none_of_it() {
@@ -113,10 +113,11 @@ fn three_times_the_capacity_costs_next_to_none_of_it() {
 fn nothing_is_refused_below_the_capacity() {
     for (workers, service) in UPSTREAMS {
         let (limit, mut upstream) = (limit(), Upstream::new(workers, service));
-        // The first seconds, while the limit grows, are part of it for all but the widest.
         let rate = 0.7 * upstream.capacity();
         let first = upstream.run(&limit, rate, 5.0).refused;
-        assert!(first == 0 || workers > 100, "{workers} x {service}: {first}");
+        // The widest has more in flight than the limit begins with, until it has doubled a few times.
+        let allowed = if workers > 100 { rate } else { 0.0 };
+        assert!(f64::from(first) <= allowed, "{workers} x {service}: {first}");
         let seen = upstream.run(&limit, rate, 30.0);
         assert_eq!(seen.refused, 0, "{workers} x {service} at a limit of {}: {seen:?}", limit.limit());
     }
