@@ -15,7 +15,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{broadcast, watch};
+use tokio::sync::{Semaphore, broadcast, watch};
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
@@ -23,6 +23,9 @@ use crate::tls::Identity;
 
 /// Size of the pieces of a generated body, in bytes.
 pub const PIECE: usize = 64 * 1024;
+
+/// Requests that an origin works on at a time, by [`Behaviour::Work`].
+pub const WORKERS: u32 = 8;
 
 /// What an origin does with a request. Chosen by [`Origin::set`], or else by the end of the path, as given here.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +36,8 @@ pub enum Behaviour {
     Status(u16),
     /// `/delay/MS`: waits, then describes.
     Delay(Duration),
+    /// Waits in a queue for one of [`WORKERS`] workers, who takes so long to describe.
+    Work(Duration),
     /// `/hold`: waits for [`Origin::release`], then describes.
     Hold,
     /// `/reset`: closes the connection without an answer, after it has read the body.
@@ -69,6 +74,7 @@ struct State {
     released: watch::Sender<bool>,
     events: broadcast::Sender<String>,
     closing: watch::Sender<bool>,
+    workers: Semaphore,
 }
 
 impl Origin {
@@ -93,6 +99,7 @@ impl Origin {
             released: watch::Sender::new(false),
             events: broadcast::Sender::new(64),
             closing: watch::Sender::new(false),
+            workers: Semaphore::new(WORKERS as usize),
         });
         let task = tokio::spawn(accept(listener, tls, Arc::clone(&state)));
         Self { name: name.to_owned(), address, state, task }

@@ -29,11 +29,12 @@ use crate::control::Control;
 use crate::control::history::Entry;
 use crate::explain::preview::{Preview, Proposal};
 use crate::explain::{Explanation, Question};
+use crate::overload::Overload;
 
 pub use self::problem::{ProblemDocument, Wrong};
 pub use self::read::{Alive, Config, HistoryPage, Ready};
 pub use self::token::Token;
-pub use self::view::{InstanceView, ServiceList, ServiceSummary, ServiceView, SubsetView};
+pub use self::view::{InstanceView, RateLimitView, ServiceList, ServiceSummary, ServiceView, SubsetView};
 pub use self::write::{Replacement, RollbackTo, ServicePatch, SwitchTo, Written};
 
 /// Header in which callers say who they are, for the history. It is believed: authentication is the token's part.
@@ -47,6 +48,7 @@ pub struct State {
     draining: Arc<AtomicBool>,
     trusted: Arc<[IpNet]>,
     loopback: bool,
+    overload: Option<Arc<Overload>>,
 }
 
 impl State {
@@ -57,7 +59,13 @@ impl State {
         let bootstrap = &control.bootstrap;
         let trusted = bootstrap.trusted_proxies.iter().map(|network| network.0).collect();
         let loopback = bootstrap.admin.address.ip().is_loopback();
-        Self { trusted, loopback, control, token, draining }
+        Self { trusted, loopback, control, token, draining, overload: None }
+    }
+
+    /// Also shows whether the gateway sheds load.
+    #[must_use]
+    pub fn with_overload(self, overload: Arc<Overload>) -> Self {
+        Self { overload: Some(overload), ..self }
     }
 
     fn is_draining(&self) -> bool {

@@ -6,6 +6,7 @@
 mod bootstrap;
 mod check;
 mod load;
+mod overload;
 mod problem;
 mod routing;
 mod scalar;
@@ -27,9 +28,12 @@ use serin_core::plugin::{self, Catalogue};
 
 pub use self::bootstrap::*;
 pub use self::load::{Checked, Documents, check, load, routing_of};
+pub use self::overload::Overload;
 pub use self::problem::{Problem, Problems};
 pub use self::routing::*;
-pub use self::scalar::{Address, Cidr, CookieName, HeaderName, LogTarget, Method, Name, OrNone, Percent, Span};
+pub use self::scalar::{
+    Address, Cidr, CookieName, HeaderName, LogTarget, Memory, Method, Name, OrNone, Percent, Rate, Span,
+};
 pub use self::traffic::{Abort, ServiceTraffic, Switch, Switches, Traffic};
 
 use self::check::Report;

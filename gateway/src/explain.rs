@@ -2,6 +2,7 @@
 //! recorder that listens in and changes nothing.
 
 mod explanation;
+mod limits;
 mod notes;
 pub mod preview;
 mod question;
@@ -55,6 +56,8 @@ pub fn explain(generation: &Generation, trusted: &[IpNet], question: &Question) 
         narrows: Vec::new(),
         pick: None,
         upstream_path: None,
+        rate_limits: Vec::new(),
+        concurrency: None,
         switches: SwitchesInForce::default(),
         revision: Revisions { routing: generation.routing_revision, traffic: generation.traffic_revision },
         answer: None,
@@ -120,9 +123,10 @@ impl Way<'_> {
         self.into.service = Some(service.name.to_string());
         self.into.upstream_path = Some(route.rewrite.path.apply(&route.path, view.path).into_owned());
         self.into.bucket = Some(format!("{:016x}", assignment.bucket.0));
-        self.into.switches = switches(traffic);
+        self.into.switches = switches(self.generation, position);
         self.into.weights = preview::by_name(service, &preview::in_force(service, traffic));
         self.into.tag = Some(chosen(service, assignment, &notes));
+        let refusal = self.limits(route, position, assignment.subset, &view);
         match decide::locate(service, assignment.subset, &mut notes) {
             Ok(location) => self.choose_instance(service, traffic, location, assignment, view, &mut notes),
             Err(unavailable) => {
@@ -133,6 +137,10 @@ impl Way<'_> {
         self.into.fallback = fallback(service, assignment.subset, &notes);
         self.into.user_key = notes.user_key.take();
         self.into.narrows = notes.narrows;
+        if let Some(refusal) = refusal {
+            // It would come before any of that.
+            (self.into.answer, self.into.pick) = (Some(refusal), None);
+        }
     }
 
     fn choose_instance<'s>(
@@ -206,11 +214,13 @@ fn fallback(service: &Service, wanted: usize, notes: &Notes) -> Option<FallbackT
 
 /// Kill switches and abort in force for a service.
 #[must_use]
-pub fn switches(traffic: &ServiceTraffic) -> SwitchesInForce {
+pub fn switches(generation: &Generation, service: usize) -> SwitchesInForce {
     use serin_core::snapshot::Abort as Core;
+    let traffic = &generation.core.traffic[service];
     SwitchesInForce {
         balancer: traffic.balancer_switch,
         canary: traffic.canary_switch,
+        limits: generation.traffic.switches.limits,
         abort: match traffic.abort {
             Core::No => Abort::Off,
             Core::Weights => Abort::Weights,

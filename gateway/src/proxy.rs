@@ -15,6 +15,7 @@ pub mod headers;
 pub mod peer;
 pub mod reply;
 
+mod limits;
 mod outcome;
 mod steps;
 
@@ -46,6 +47,7 @@ use self::headers::ForwardingHeaders;
 use crate::connection::is_at;
 use crate::control::generation::Generation;
 use crate::listen::Accepts;
+use crate::overload::Overload;
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::metrics::Metrics;
 
@@ -76,6 +78,8 @@ pub struct Edge {
     pub access_log: Option<AccessLog>,
     /// Set when the gateway is about to stop: connections are not kept any more.
     pub draining: Arc<AtomicBool>,
+    /// Whether the gateway as a whole sheds load.
+    pub overload: Arc<Overload>,
 }
 
 #[async_trait]
@@ -107,7 +111,7 @@ impl ProxyHttp for Edge {
 
     async fn request_filter(&self, session: &mut Session, ctx: &mut Ctx) -> Result<bool> {
         headers::normalise(session.req_header_mut())?;
-        let verdict = self.route(session, ctx);
+        let verdict = self.shed(session, ctx).or_else(|| self.route(session, ctx));
         ctx.mark = Instant::now();
         ctx.decision = ctx.mark.saturating_duration_since(ctx.start);
         match verdict {
@@ -204,6 +208,9 @@ impl ProxyHttp for Edge {
             }
             if let Some(name) = &self.forwarding.request_id {
                 headers::set_request_id(headers, name, &ctx.request_id)?;
+            }
+            if let Some(told) = &ctx.rate_limit {
+                limits::tell(headers, told);
             }
             route.response_headers.apply(headers);
             Ok(())

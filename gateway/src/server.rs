@@ -22,6 +22,7 @@ use crate::connection::Connections;
 use crate::control::Control;
 use crate::control::watch::watch;
 use crate::listen::{self, Accepts, Certificates};
+use crate::overload::Overload;
 use crate::proxy::Edge;
 use crate::telemetry::access_log::{AccessLog, Sink};
 use crate::telemetry::metrics::Metrics;
@@ -80,10 +81,14 @@ pub fn run(bootstrap: Bootstrap, catalogue: Catalogue) -> Result<(), StartError>
     let token = token.map_err(|problem| StartError::System("admin.token_file", problem))?;
     watch_files(&control, &certificates)?;
     let draining = Arc::new(AtomicBool::new(false));
+    let overload = Arc::new(Overload::new(&bootstrap.overload, control.metrics().overload()));
+    let watched = overload.watch(Arc::clone(&control.live), control.metrics().in_flight.clone());
+    watched.map_err(|error| StartError::System("overload", error.to_string()))?;
     let mut server = Server::new_with_opt_and_conf(None, server_conf(bootstrap));
     server.bootstrap();
-    server.add_service(proxy_service(&server, &control, &certificates, &draining)?);
-    let admin = AdminService { control: Arc::clone(&control), listener: admin, token, draining: Arc::clone(&draining) };
+    server.add_service(proxy_service(&server, &control, &certificates, &draining, &overload)?);
+    let state = admin::State::new(Arc::clone(&control), token, Arc::clone(&draining)).with_overload(overload);
+    let admin = AdminService { control: Arc::clone(&control), listener: admin, state };
     server.add_service(GenBackgroundService::new("admin".to_owned(), Arc::new(admin)));
     tracing::info!(
         listeners = %bootstrap.listeners.iter().map(|l| l.address.to_string()).collect::<Vec<_>>().join(", "),
@@ -148,6 +153,7 @@ fn proxy_service(
     control: &Arc<Control>,
     certificates: &NamedCertificates,
     draining: &Arc<AtomicBool>,
+    overload: &Arc<Overload>,
 ) -> Result<Service<Connections>, StartError> {
     let bootstrap = &control.bootstrap;
     let edge = Edge {
@@ -158,6 +164,7 @@ fn proxy_service(
         access_log: access_log(control)?,
         metrics: Arc::clone(control.metrics()),
         draining: Arc::clone(draining),
+        overload: Arc::clone(overload),
     };
     let mut options = HttpServerOptions::default();
     let h2c = bootstrap.listeners.iter().any(|listener| listener.tls.is_none() && Accepts::of(listener).h2c);
@@ -196,8 +203,7 @@ fn access_log(control: &Control) -> Result<Option<AccessLog>, StartError> {
 struct AdminService {
     control: Arc<Control>,
     listener: TcpListener,
-    token: Option<admin::Token>,
-    draining: Arc<AtomicBool>,
+    state: admin::State,
 }
 
 #[async_trait]
@@ -209,11 +215,7 @@ impl BackgroundService for AdminService {
         }
         let listener = self.listener.try_clone().and_then(tokio::net::TcpListener::from_std);
         let served = match listener {
-            Ok(listener) => {
-                let state =
-                    admin::State::new(Arc::clone(&self.control), self.token.clone(), Arc::clone(&self.draining));
-                admin::serve(state, listener, shutdown).await
-            }
+            Ok(listener) => admin::serve(self.state.clone(), listener, shutdown).await,
             Err(error) => Err(error),
         };
         if let Err(error) = served {

@@ -51,6 +51,8 @@ pub struct Finished<'a> {
     pub attempts: usize,
     /// What went wrong, for requests that the gateway answered itself or broke off.
     pub error: Option<&'a str>,
+    /// Rate limit that refused it.
+    pub limit: Option<&'a str>,
     /// Revisions in force: routing, traffic.
     pub revision: (u64, u64),
 }

@@ -32,6 +32,11 @@ pub(super) async fn answer(state: &State, sni: Option<&str>, request: Request<In
             tokio::time::sleep(time).await;
             read_then(request, StatusCode::OK, description).await
         }
+        Behaviour::Work(time) => {
+            let _worker = state.workers.acquire().await;
+            tokio::time::sleep(time).await;
+            read_then(request, StatusCode::OK, description).await
+        }
         Behaviour::Hold => {
             let _ = state.released.subscribe().wait_for(|released| *released).await;
             read_then(request, StatusCode::OK, description).await

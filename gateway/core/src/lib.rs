@@ -3,8 +3,10 @@
 
 pub mod candidates;
 pub mod chain;
+pub mod concurrency;
 pub mod decide;
 pub mod instance;
+pub mod limit;
 pub mod matcher;
 pub mod plugin;
 pub mod request;

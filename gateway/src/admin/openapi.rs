@@ -74,7 +74,7 @@ fn parameters(endpoint: &Endpoint) -> Vec<Value> {
     let path = endpoint.path_params().map(|name| {
         let mut schema = json!({ "type": "string" });
         if name == "switch" {
-            schema["enum"] = json!(["balancer", "canary"]);
+            schema["enum"] = json!(["balancer", "canary", "limits"]);
         }
         json!({ "name": name, "in": "path", "required": true, "schema": schema })
     });

@@ -18,6 +18,7 @@ use crate::conf::Traffic;
 use crate::control::Status;
 use crate::explain::preview::{self, Preview, Proposal};
 use crate::explain::{self, Explanation, Question, Revisions};
+use crate::overload::ResourceStatus;
 
 /// Entries of the history that are shown unless more are asked for.
 const HISTORY_PAGE: usize = 100;
@@ -39,6 +40,9 @@ pub struct Ready {
     /// State of the documents, if it was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub documents: Option<Status>,
+    /// What may run out, how much of it is used, and whether load is shed for want of it, if it was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub overload: Option<Vec<ResourceStatus>>,
 }
 
 /// The documents in force, without secrets.
@@ -71,8 +75,11 @@ pub(super) async fn readyz(Extract(state): Extract<State>, RawQuery(query): RawQ
         false => None,
         true => Some(blocking(&state, |state| state.control.status()).await?),
     };
+    let in_flight = state.control.metrics().in_flight.get();
+    let shown = state.overload.as_ref().filter(|_| documents.is_some());
+    let overload = shown.map(|overload| overload.status(in_flight));
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    Ok((status, Json(Ready { ready, documents })).into_response())
+    Ok((status, Json(Ready { ready, documents, overload })).into_response())
 }
 
 /// Whether `verbose` is in the query, and not as `verbose=false`.
@@ -81,6 +88,7 @@ pub(super) fn is_verbose(query: Option<&str>) -> bool {
 }
 
 pub(super) async fn metrics(Extract(state): Extract<State>) -> Result<Response, ApiError> {
+    crate::limits::look(&state.control.current());
     let text = state.control.metrics().render();
     let text = text.map_err(|error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
     Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response())

@@ -171,7 +171,7 @@ async fn flips() {
     let tagged = |tag| [("content-type", "application/json"), ("if-match", tag)];
     let half = r#"{"weights": {"v1": "50%", "v2": "50%"}, "reason": "why"}"#;
     let (patch, balancer) = ("PATCH /v1/traffic/services/users", "PUT /v1/switches/balancer");
-    let cases: [(&str, Headers, &str, u16, u64); 21] = [
+    let cases: [(&str, Headers, &str, u16, u64); 22] = [
         (patch, json, half, 200, 2),
         (patch, json, r#"{"abort": true, "reason": null}"#, 200, 3),
         (patch, json, r#"{"abort": "weights"}"#, 200, 4),
@@ -187,7 +187,8 @@ async fn flips() {
         (balancer, json, r#"{"on": true, "service": null, "reason": "why"}"#, 200, 7),
         (balancer, json, r#"{"on": false, "service": "users"}"#, 200, 8),
         (balancer, json, r#"{"on": true, "service": "nobody"}"#, 404, 8),
-        ("PUT /v1/switches/limits", json, r#"{"on": true}"#, 404, 8),
+        ("PUT /v1/switches/limits", json, r#"{"on": true, "service": "users"}"#, 422, 8),
+        ("PUT /v1/switches/everything", json, r#"{"on": true}"#, 404, 8),
         ("PUT /v1/traffic", json, r#"{"services": {}}"#, 428, 8),
         ("PUT /v1/traffic", &tagged("\"7\""), r#"{"services": {}}"#, 412, 8),
         ("PUT /v1/traffic", &tagged("\"8\""), r#"{"services": {}, "reason": "empty"}"#, 200, 9),
@@ -421,7 +422,7 @@ async fn services_show_what_is_in_force() {
     assert_eq!(subset(0), [json!("v1"), json!("100%"), json!("90%"), Value::Null]);
     assert_eq!(subset(1), [json!("v2"), json!("0%"), json!("10%"), Value::Null]);
     assert_eq!(subset(2), [json!("v3"), json!("0%"), json!("0%"), json!("absent")]);
-    assert_eq!(view["switches"], json!({ "balancer": false, "canary": false, "abort": true }));
+    assert_eq!(view["switches"], json!({ "balancer": false, "canary": false, "limits": false, "abort": true }));
     let instance = &view["instances"][2];
     assert_eq!(instance["subsets"], json!(["v2"]));
     assert_eq!((&instance["health"], &instance["weight"]), (&json!("healthy"), &json!(100)));

@@ -8,13 +8,15 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serin_core::instance::{Health, Instance};
+use serin_core::limit::Limiter;
 use serin_core::snapshot::Service;
 use serin_core::subset::PoolState;
 
 use crate::conf::Percent;
 use crate::control::generation::Generation;
 use crate::explain::preview::{by_name, in_force};
-use crate::explain::{Revisions, SwitchesInForce, switches};
+use crate::explain::{ConcurrencySeen, Revisions, SwitchesInForce, switches};
+use crate::limits::RateLimit;
 
 /// What stands for a value that is left out.
 const LEFT_OUT: &str = "(left out)";
@@ -58,6 +60,12 @@ pub struct ServiceView {
     pub subsets: Vec<SubsetView>,
     /// Its instances, in order of their addresses.
     pub instances: Vec<InstanceView>,
+    /// Its concurrency limit, if it has one.
+    #[serde(default)]
+    pub concurrency: Option<ConcurrencySeen>,
+    /// Its rate limits.
+    #[serde(default)]
+    pub rate_limits: Vec<RateLimitView>,
     /// Revisions in force.
     pub revision: Revisions,
 }
@@ -75,6 +83,19 @@ pub struct SubsetView {
     pub instances: usize,
     /// Why it cannot serve, if it cannot: `absent`, `empty`, `all_unhealthy` or `breaker_open`.
     pub unusable: Option<String>,
+}
+
+/// A rate limit.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct RateLimitView {
+    /// Its name.
+    pub rule: String,
+    /// Keys that it keeps.
+    pub keys: usize,
+    /// Keys that it keeps at most.
+    pub max_keys: usize,
+    /// Whether it only counts.
+    pub dry_run: bool,
 }
 
 /// An instance.
@@ -105,14 +126,14 @@ pub struct InstanceView {
 /// All services of a generation.
 pub(super) fn services(generation: &Generation) -> ServiceList {
     let core = &generation.core;
-    let summary = |(service, traffic): (&std::sync::Arc<Service>, _)| ServiceSummary {
+    let summary = |(at, (service, traffic)): (usize, (&std::sync::Arc<Service>, _))| ServiceSummary {
         name: service.name.to_string(),
         stable: service.subsets[service.stable].name.to_string(),
         weights: by_name(service, &in_force(service, traffic)),
-        switches: switches(traffic),
+        switches: switches(generation, at),
         instances: service.instances.len(),
     };
-    ServiceList { services: core.services.iter().zip(&core.traffic).map(summary).collect() }
+    ServiceList { services: core.services.iter().zip(&core.traffic).enumerate().map(summary).collect() }
 }
 
 /// One service of a generation.
@@ -136,11 +157,21 @@ pub(super) fn service(generation: &Generation, position: usize) -> ServiceView {
         name: service.name.to_string(),
         stable: service.subsets[service.stable].name.to_string(),
         balancer: service.any.chain.pick_name().to_string(),
-        switches: switches(traffic),
+        switches: switches(generation, position),
         subsets: service.subsets.iter().enumerate().map(subset).collect(),
         instances: service.instances.iter().map(|instance| self::instance(service, instance, now)).collect(),
+        concurrency: generation.services[position].concurrency.as_ref().map(|concurrency| ConcurrencySeen {
+            limit: concurrency.limit.limit(),
+            in_flight: concurrency.limit.in_flight(),
+        }),
+        rate_limits: generation.services[position].rate_limits.iter().map(rate_limit).collect(),
         revision: Revisions { routing: generation.routing_revision, traffic: generation.traffic_revision },
     }
+}
+
+fn rate_limit(limit: &RateLimit) -> RateLimitView {
+    let Limiter { rule, store } = &limit.limiter;
+    RateLimitView { rule: rule.name.to_string(), keys: store.len(), max_keys: store.max_keys(), dry_run: rule.dry_run }
 }
 
 fn instance(service: &Service, instance: &Instance, now: Instant) -> InstanceView {

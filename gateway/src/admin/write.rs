@@ -143,7 +143,8 @@ pub(super) async fn switch(
     let kind = match &*kind {
         "balancer" => SwitchKind::Balancer,
         "canary" => SwitchKind::Canary,
-        _ => return Err(ApiError::new(StatusCode::NOT_FOUND, "The switches are `balancer` and `canary`.")),
+        "limits" => SwitchKind::Limits,
+        _ => return Err(ApiError::new(StatusCode::NOT_FOUND, "The switches are `balancer`, `canary` and `limits`.")),
     };
     let service = body.service.map(|service| service.to_string());
     flip(state, caller, Change::Switch { kind, service, on: body.on }, body.reason, false).await

@@ -164,7 +164,8 @@ pub(super) fn switches(switches: SwitchesInForce) -> String {
         Abort::All => "aborted",
         Abort::Weights => "weights aborted",
     };
-    format!("{abort}, canary switch {}, balancer switch {}", on_off(switches.canary), on_off(switches.balancer))
+    let limits = if switches.limits { ", limits switch on" } else { "" };
+    format!("{abort}, canary switch {}, balancer switch {}{limits}", on_off(switches.canary), on_off(switches.balancer))
 }
 
 fn describe(preview: &Preview) -> String {

@@ -7,7 +7,7 @@ use super::canary::switches;
 use super::client::Client;
 use super::text::pairs;
 use super::{Failure, Out};
-use crate::explain::{Explanation, HeaderValues, Matched, Question};
+use crate::explain::{ConcurrencySeen, Explanation, HeaderValues, LimitSeen, Matched, Question};
 
 /// Show what the running gateway does with a request, and why. Nothing is sent and nothing changes.
 #[derive(Debug, Args)]
@@ -95,6 +95,7 @@ fn steps(explanation: &Explanation) -> Steps {
         steps.push(("service".to_owned(), vec![service.clone()]));
     }
     steps.extend(subset(explanation));
+    steps.extend(limits(explanation));
     for narrow in &explanation.narrows {
         let left = if narrow.left.is_empty() { "nothing".to_owned() } else { narrow.left.join(", ") };
         let more = if narrow.count > narrow.left.len() { ", …" } else { "" };
@@ -112,6 +113,28 @@ fn steps(explanation: &Explanation) -> Steps {
             "answer".to_owned(),
             vec![format!("{} by the gateway: {}{location}", answer.status, answer.reason)],
         ));
+    }
+    steps
+}
+
+fn limits(explanation: &Explanation) -> Steps {
+    let mut steps = Vec::new();
+    let line = |limit: &LimitSeen| {
+        let part = |(name, value): &(String, Option<String>)| match value {
+            Some(value) => format!("{name} = {value}"),
+            None => format!("no {name}"),
+        };
+        let key = limit.key.iter().map(part).collect::<Vec<_>>().join(", ");
+        let key = if key.is_empty() { "everybody".to_owned() } else { key };
+        let full = if limit.store_full { ", in a shared bucket as the store is full" } else { "" };
+        let (rule, verdict) = (&limit.rule, limit.verdict.replace('_', " "));
+        format!("{rule} of the {}: {verdict}, {} left{full} ({key})", limit.scope, limit.remaining)
+    };
+    if !explanation.rate_limits.is_empty() {
+        steps.push(("rate limits".to_owned(), explanation.rate_limits.iter().map(line).collect()));
+    }
+    if let Some(ConcurrencySeen { limit, in_flight }) = explanation.concurrency {
+        steps.push(("concurrency".to_owned(), vec![format!("{in_flight} of {limit}")]));
     }
     steps
 }

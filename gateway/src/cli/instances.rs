@@ -34,7 +34,14 @@ fn show(views: &[ServiceView]) -> String {
     let of = |view: &ServiceView| view.instances.iter().map(|instance| row(&view.name, instance)).collect::<Vec<_>>();
     let rows: Vec<_> = views.iter().flat_map(of).collect();
     let head = ["SERVICE", "ADDRESS", "SUBSETS", "ZONE", "WEIGHT", "HEALTH", "IN FLIGHT", "PICKS", "LATENCY"];
-    table(head, &rows)
+    let mut text = table(head, &rows);
+    for view in views {
+        if let Some(seen) = view.concurrency {
+            let (name, in_flight, limit) = (&view.name, seen.in_flight, seen.limit);
+            text.push_str(&format!("{name}: {in_flight} requests in flight, concurrency limit {limit}\n"));
+        }
+    }
+    text
 }
 
 fn row(service: &str, instance: &InstanceView) -> [String; 9] {

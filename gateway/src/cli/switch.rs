@@ -31,6 +31,8 @@ enum Kind {
     Balancer,
     /// All traffic goes to the stable subset.
     Canary,
+    /// Rate limits and concurrency limits only count; for all services at once.
+    Limits,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -46,6 +48,7 @@ impl Switch {
         let (name, meaning) = match self.switch {
             Kind::Balancer => ("balancer", "every chain is plain round robin"),
             Kind::Canary => ("canary", "all traffic goes to the stable subset"),
+            Kind::Limits => ("limits", "limits only count"),
         };
         let on = self.to == To::On;
         let body = SwitchTo { on, service: self.service.clone(), reason: Some(self.change.reason.clone()) };

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::overload::Overload;
 use super::scalar::{Address, Cidr, HeaderName, LogTarget, Name, OrNone, Span};
 
 /// Bootstrap document of Serin: listeners, admin, and where the other two documents are. Read once, at the start.
@@ -48,6 +49,9 @@ pub struct Bootstrap {
     /// How long requests in flight may take to finish when the gateway is told to stop.
     #[serde(default = "default_drain")]
     pub drain: Span,
+    /// When the gateway as a whole sheds load.
+    #[serde(default)]
+    pub overload: Overload,
 }
 
 fn default_drain() -> Span {

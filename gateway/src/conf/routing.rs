@@ -2,6 +2,7 @@
 
 mod anonymous;
 mod fallback;
+mod limit;
 mod link;
 mod policy;
 mod route;
@@ -15,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::anonymous::{Anonymous, AnonymousCookie};
 pub use self::fallback::{Fallback, FallbackOn, FallbackTo};
+pub use self::limit::{AdaptiveLimit, Concurrency, Cost, LimitKey, RateLimit};
 pub use self::link::{Link, default_chain};
 pub use self::policy::{Across, Propagate, Retry, RetryOn, Timeouts, TimeoutsOverride};
 pub use self::route::{
@@ -113,6 +115,12 @@ pub struct Service {
     /// How upstreams are told which version was chosen.
     #[serde(default)]
     pub propagate: Propagate,
+    /// Rate limits, over all routes to the service together.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rate_limits: Vec<RateLimit>,
+    /// How many requests may be in flight. Default: any number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<Concurrency>,
 }
 
 impl Service {

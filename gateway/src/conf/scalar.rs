@@ -2,7 +2,9 @@
 //! its pattern (for the JSON schema) and how to say in words what was expected.
 
 mod amount;
+mod memory;
 mod name;
+mod rate;
 mod word;
 mod wrapped;
 
@@ -14,7 +16,9 @@ use serde::de::Visitor;
 
 pub(crate) use self::amount::percentage;
 pub use self::amount::{Percent, Span};
+pub use self::memory::Memory;
 pub use self::name::{CookieName, Name};
+pub use self::rate::Rate;
 pub use self::word::{LogTarget, OrNone};
 pub use self::wrapped::{Address, Cidr, HeaderName, Method};
 use super::routing::RetryOn;
@@ -77,6 +81,8 @@ pub(crate) fn by_pattern(pattern: &str) -> Option<Known> {
         entry::<CookieName>(),
         entry::<LogTarget>(),
         entry::<RetryOn>(),
+        entry::<Rate>(),
+        entry::<Memory>(),
     ];
     all.into_iter().find(|(known, _)| *known == pattern).map(|(_, known)| known)
 }
@@ -171,6 +177,8 @@ mod tests {
             check::<Method>(&text);
             check::<Name>(&text);
             check::<CookieName>(&text);
+            check::<Rate>(&text);
+            check::<Memory>(&text);
         }
 
         #[test]

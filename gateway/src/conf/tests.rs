@@ -156,7 +156,7 @@ const EVERYTHING: [(Kind, &str); 3] = [
     (
         Kind::Traffic,
         "{revision: 3, services: {users: {weights: {v1: 85.5%, v2: 14.5%}, abort: weights}, orders: {abort: true}}, \
-         switches: {balancer: true, canary: {all: true, services: {users: false}}}}",
+         switches: {balancer: true, canary: {all: true, services: {users: false}}, limits: true}}",
     ),
 ];
 

@@ -110,6 +110,8 @@ pub struct Switches {
     pub balancer: Switch,
     /// On: all traffic goes to the stable subset.
     pub canary: Switch,
+    /// On: rate limits and concurrency limits of services only count, and refuse nothing.
+    pub limits: bool,
 }
 
 /// A kill switch: `true` or `false` for all services, or with overrides of single services.

@@ -1,6 +1,7 @@
 //! Documents into a generation: names become positions, texts become typed values, chains are prepared. What did not
 //! change since the previous generation is shared with it, and instances keep their vitals.
 
+mod limits;
 mod route;
 mod service;
 
@@ -15,8 +16,9 @@ use serin_core::subset::Share;
 use serin_core::tag::SigningKey;
 
 use super::generation::{Generation, RouteSide, ServiceSide};
-use crate::conf::{Abort, Routing, Traffic};
-use crate::telemetry::metrics::Metrics;
+use crate::conf::{self, Abort, Routing, Traffic};
+use crate::limits::RateLimit;
+use crate::telemetry::metrics::{LimitOwner, Metrics};
 use crate::telemetry::names::{ROUTING, TRAFFIC};
 
 /// What a build needs besides the documents.
@@ -53,7 +55,8 @@ impl Workshop {
                 Some(kept) => kept,
                 None => {
                     let before = previous.and_then(|p| Some(&*p.core.services[p.service(name)?]));
-                    let (service, side) = service::build(self, name, conf, before, now)?;
+                    let (service, mut side) = service::build(self, name, conf, before, now)?;
+                    self.limit_service(name, conf, &mut side, previous, now)?;
                     (Arc::new(service), Arc::new(side))
                 }
             };
@@ -61,7 +64,7 @@ impl Workshop {
             sides.push(side);
         }
         let positions: HashMap<&str, usize> = services.iter().enumerate().map(|(at, s)| (&*s.name, at)).collect();
-        let routes = self.routes(routing, &positions, &services)?;
+        let routes = self.routes(routing, &positions, &services, previous, now)?;
         Ok(Generation {
             core: Snapshot {
                 routes: Arc::new(routes.0),
@@ -105,6 +108,7 @@ impl Workshop {
         let switches = &generation.traffic.switches;
         self.metrics.set_switch("balancer", "", switches.balancer.all);
         self.metrics.set_switch("canary", "", switches.canary.all);
+        self.metrics.set_switch("limits", "", switches.limits);
         for (service, traffic) in generation.core.services.iter().zip(&generation.core.traffic) {
             self.metrics.set_switch("balancer", &service.name, traffic.balancer_switch);
             self.metrics.set_switch("canary", &service.name, traffic.canary_switch);
@@ -115,11 +119,31 @@ impl Workshop {
         }
     }
 
+    /// Gives a service its limits; what is configured as before goes on where it was.
+    fn limit_service(
+        &self,
+        name: &str,
+        conf: &conf::Service,
+        side: &mut ServiceSide,
+        previous: Option<&Generation>,
+        now: Instant,
+    ) -> Result<(), String> {
+        let before = previous.and_then(|p| Some((p.routing.services.get(name)?, &*p.services[p.service(name)?])));
+        let rate_limits = before.map_or(&[][..], |(_, side)| &side.rate_limits);
+        let owner = LimitOwner::Service(name);
+        side.rate_limits = limits::rate_limits(&self.metrics, owner, &conf.rate_limits, rate_limits, now)?;
+        let concurrency = before.and_then(|(conf, side)| Some((conf.concurrency?, side.concurrency.as_ref()?)));
+        side.concurrency = limits::concurrency(&self.metrics, name, conf.concurrency, concurrency);
+        Ok(())
+    }
+
     fn routes(
         &self,
         routing: &Routing,
         positions: &HashMap<&str, usize>,
         services: &[Arc<Service>],
+        previous: Option<&Generation>,
+        now: Instant,
     ) -> Result<(RouteTable, Arc<[RouteSide]>), String> {
         let mut routes = Vec::with_capacity(routing.routes.len());
         let mut sides = Vec::with_capacity(routing.routes.len());
@@ -129,7 +153,10 @@ impl Workshop {
             let service = route::service(&route).map(|at| &services[at]);
             let subsets = service.map_or(Vec::new(), |s| s.subsets.iter().map(|u| Arc::clone(&u.name)).collect());
             let name = service.map_or(&none, |service| &service.name);
+            let before = previous.map_or(&[][..], |previous| rate_limits_of_route(previous, &route.name));
+            let owner = LimitOwner::Route(&route.name);
             sides.push(RouteSide {
+                rate_limits: limits::rate_limits(&self.metrics, owner, &conf.rate_limits, before, now)?,
                 timeouts: route::timeouts(conf, routing),
                 metrics: self.metrics.route(&route.name, name, subsets),
             });
@@ -137,6 +164,12 @@ impl Workshop {
         }
         Ok((RouteTable::new(routes), sides.into()))
     }
+}
+
+/// The rate limits of a route as they were.
+fn rate_limits_of_route<'a>(previous: &'a Generation, name: &str) -> &'a [RateLimit] {
+    let at = previous.core.routes.routes().iter().position(|route| &*route.name == name);
+    at.and_then(|at| previous.routes.get(at)).map_or(&[], |route| &route.rate_limits)
 }
 
 /// A service of the previous generation, if its configuration is the same.

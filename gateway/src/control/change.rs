@@ -35,6 +35,8 @@ pub enum SwitchKind {
     Balancer,
     /// Sends all traffic to the stable subset.
     Canary,
+    /// Limits only count. It has no exceptions for single services.
+    Limits,
 }
 
 impl SwitchKind {
@@ -44,6 +46,7 @@ impl SwitchKind {
         match self {
             Self::Balancer => "balancer",
             Self::Canary => "canary",
+            Self::Limits => "limits",
         }
     }
 }
@@ -118,6 +121,9 @@ pub enum FlipError {
     /// No such revision in the history.
     #[error("the history has no traffic revision {0}")]
     UnknownRevision(u64),
+    /// A switch that is for all services, or for none.
+    #[error("the {0} switch is for all services: leave `service` out")]
+    OnlyForAll(&'static str),
     /// The result is no sound document.
     #[error("{0}")]
     Invalid(Problems),
@@ -161,10 +167,14 @@ impl Change {
                 }
                 service.abort = abort.unwrap_or(service.abort);
             }
+            Self::Switch { kind: kind @ SwitchKind::Limits, service, on } => match service {
+                None => traffic.switches.limits = *on,
+                Some(_) => return Err(FlipError::OnlyForAll(kind.as_str())),
+            },
             Self::Switch { kind, service, on } => {
                 let switch = match kind {
                     SwitchKind::Balancer => &mut traffic.switches.balancer,
-                    SwitchKind::Canary => &mut traffic.switches.canary,
+                    _ => &mut traffic.switches.canary,
                 };
                 match service {
                     // A flip for all is for all: no exception from before escapes it.
@@ -208,9 +218,10 @@ pub fn to_yaml(traffic: &Traffic) -> String {
     }
     let switches = &traffic.switches;
     text.push_str(&format!(
-        "switches:\n  balancer: {}\n  canary: {}\n",
+        "switches:\n  balancer: {}\n  canary: {}\n  limits: {}\n",
         flow(&switches.balancer),
-        flow(&switches.canary)
+        flow(&switches.canary),
+        switches.limits
     ));
     text
 }

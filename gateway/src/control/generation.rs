@@ -10,6 +10,7 @@ use serin_core::snapshot::Snapshot;
 
 use crate::conf::{Routing, Traffic};
 use crate::jwt::Verifier;
+use crate::limits::{ConcurrencyLimit, RateLimit};
 use crate::telemetry::metrics::{RouteMetrics, ServiceMetrics};
 
 /// A generation. A request keeps the one it began with.
@@ -44,6 +45,8 @@ pub struct RouteSide {
     pub timeouts: Option<Timeouts>,
     /// Its counters.
     pub metrics: RouteMetrics,
+    /// Rate limits, besides those of the service.
+    pub rate_limits: Vec<RateLimit>,
 }
 
 /// The gateway's side of a service.
@@ -58,6 +61,10 @@ pub struct ServiceSide {
     pub jwt: Option<Verifier>,
     /// Counters.
     pub metrics: ServiceMetrics,
+    /// Rate limits over all of its routes.
+    pub rate_limits: Vec<RateLimit>,
+    /// How many requests may be in flight.
+    pub concurrency: Option<ConcurrencyLimit>,
 }
 
 /// How long to wait for an upstream.

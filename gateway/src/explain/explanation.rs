@@ -36,6 +36,12 @@ pub struct Explanation {
     pub pick: Option<Picked>,
     /// What upstreams would see as the path.
     pub upstream_path: Option<String>,
+    /// How the request stands with each rate limit, those of the service first. Nothing is taken.
+    #[serde(default)]
+    pub rate_limits: Vec<LimitSeen>,
+    /// The concurrency limit of the service.
+    #[serde(default)]
+    pub concurrency: Option<ConcurrencySeen>,
     /// Kill switches and abort in force for the service.
     pub switches: SwitchesInForce,
     /// Revisions in force.
@@ -160,6 +166,42 @@ pub struct Picked {
     pub labels: BTreeMap<String, String>,
 }
 
+/// How a request stands with a rate limit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LimitSeen {
+    /// Name of the rule.
+    pub rule: String,
+    /// Whether it is one of the service or of the route.
+    pub scope: String,
+    /// Parts of the key with their values, such as `header x-user-id` and `7`; none for what the request lacks.
+    pub key: Vec<(String, Option<String>)>,
+    /// Units per period that the key may spend.
+    pub limit: u32,
+    /// The period in seconds.
+    pub per_seconds: u64,
+    /// Units at once.
+    pub burst: u32,
+    /// What the request costs.
+    pub cost: u32,
+    /// `admitted`, `limited`, or `dry_run` (it would be limited, but the rule or the switch says to only count).
+    pub verdict: String,
+    /// Units that would be left.
+    pub remaining: u32,
+    /// Milliseconds until the burst is there again; for one that is limited, until it would be let through.
+    pub wait_ms: u64,
+    /// Whether the store is full, so that the key shares a bucket.
+    pub store_full: bool,
+}
+
+/// A concurrency limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ConcurrencySeen {
+    /// The limit in force.
+    pub limit: u32,
+    /// Requests that count against it.
+    pub in_flight: u32,
+}
+
 /// Kill switches and abort in force for a service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SwitchesInForce {
@@ -167,6 +209,9 @@ pub struct SwitchesInForce {
     pub balancer: bool,
     /// The canary switch.
     pub canary: bool,
+    /// The limits switch, which is for all services.
+    #[serde(default)]
+    pub limits: bool,
     /// Whether its rollout is aborted.
     pub abort: Abort,
 }

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::request::Parts;
+use serin_core::concurrency::Permit;
 use serin_core::decide::Assignment;
 use serin_core::instance::InFlight;
+use serin_core::limit::Fields;
 use serin_core::request::{Claims, RequestView};
 use serin_core::route::Route;
 use serin_core::snapshot::Service;
@@ -43,6 +45,12 @@ pub struct Ctx {
     pub replied: Option<u16>,
     /// What went wrong.
     pub error: Option<&'static str>,
+    /// Name of the rate limit that refused it.
+    pub limited_by: Option<Arc<str>>,
+    /// What the client is told of rate limits.
+    pub rate_limit: Option<Fields>,
+    /// Counts the request against the concurrency limit of its service.
+    pub permit: Option<Permit>,
 }
 
 /// The part of a request that goes to a service.
@@ -87,6 +95,9 @@ impl Default for Ctx {
             decision: Duration::ZERO,
             replied: None,
             error: None,
+            limited_by: None,
+            rate_limit: None,
+            permit: None,
         }
     }
 }

@@ -20,6 +20,13 @@ impl Edge {
         let Some(flight) = &upstream.flight else { return };
         let now = Instant::now();
         let mut latency = now.saturating_duration_since(upstream.attempt_start);
+        if let Some(concurrency) = &side.concurrency {
+            concurrency.limit.sample(now, latency, matches!(status, None | Some(429 | 503 | 504)));
+            if upstream.stream && status.is_some() {
+                // A stream may last for days, which says nothing of how busy the service is.
+                ctx.permit = None;
+            }
+        }
         if status.is_none_or(|status| status >= 500) {
             // A failure counts as slow, so that an instance that fails fast attracts nothing.
             latency =
@@ -45,6 +52,7 @@ impl Edge {
     pub(super) fn finish(&self, session: &mut Session, ctx: &mut Ctx) {
         let status = session.response_written().map_or(ctx.replied.unwrap_or(0), |response| response.status.as_u16());
         let duration = ctx.start.elapsed();
+        ctx.permit = None;
         let served = ctx.upstream.as_mut().map(|upstream| {
             upstream.flight = None;
             upstream.subset
@@ -92,6 +100,7 @@ fn log_request(log: &AccessLog, session: &Session, ctx: &Ctx, status: u16, durat
         bytes_out: session.body_bytes_sent() as u64,
         attempts: upstream.map_or(0, |upstream| upstream.tried.len()),
         error: ctx.error,
+        limit: ctx.limited_by.as_deref(),
         revision: (generation.routing_revision, generation.traffic_revision),
     });
 }

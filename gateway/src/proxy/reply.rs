@@ -1,10 +1,18 @@
-//! Answers that the gateway gives itself. The connection stays open; gRPC clients get a gRPC status.
+//! Answers that the gateway gives itself. The connection stays open, unless there is a large body that would have to be
+//! read first; gRPC clients get a gRPC status.
+
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, StatusCode};
-use pingora::http::ResponseHeader;
+use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::proxy::Session;
 use pingora::{ErrorType, OrErr, Result};
+
+/// Largest body, in bytes, that is read and thrown away so that the connection stays open.
+const DRAINED: u64 = 64 << 10;
+/// How long that may take.
+const DRAIN_TIME: Duration = Duration::from_secs(5);
 
 /// An answer of the gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,6 +65,11 @@ impl Reply {
     /// # Errors
     /// If the client is gone.
     pub async fn send(self, session: &mut Session) -> Result<()> {
+        if is_small(session.req_header()) {
+            let downstream = session.as_downstream_mut();
+            downstream.set_close_on_response_before_downstream_finish(false);
+            downstream.set_total_drain_timeout(Some(DRAIN_TIME));
+        }
         if is_grpc(session) {
             return self.send_grpc(session).await;
         }
@@ -86,8 +99,18 @@ impl Reply {
             "grpc-message",
             HeaderValue::from_str(message).or_err(ErrorType::InternalError, "a status reason is ASCII")?,
         )?;
+        for (name, value) in self.headers {
+            head.append_header(name, value)?;
+        }
         session.write_response_header(Box::new(head), true).await
     }
+}
+
+/// Whether the request's body is small and certain to come. After `Expect: 100-continue` it may not, for it was not asked
+/// for (RFC 9110 section 10.1.1).
+fn is_small(head: &RequestHeader) -> bool {
+    let length = head.headers.get(http::header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    length.is_some_and(|length: u64| length <= DRAINED) && !head.headers.contains_key(http::header::EXPECT)
 }
 
 /// Whether the request is a gRPC call.
@@ -107,7 +130,9 @@ fn grpc_status(status: StatusCode) -> &'static str {
         401 => "16",
         403 => "7",
         404 => "12",
-        429 | 502..=504 => "14",
+        // RESOURCE_EXHAUSTED: only rate limits answer so here. (The mapping has UNAVAILABLE, for other people's 429.)
+        429 => "8",
+        502..=504 => "14",
         _ => "2",
     }
 }

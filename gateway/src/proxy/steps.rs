@@ -34,7 +34,7 @@ impl Edge {
         match &route.action {
             Action::Service(service) => {
                 self.assign(session, ctx, &generation, *service);
-                unavailable(ctx, &generation)
+                self.limit(session, ctx, &generation).or_else(|| unavailable(ctx, &generation))
             }
             Action::Redirect(redirect) => {
                 let origin = Origin { scheme: if is_tls(session) { "https" } else { "http" }, port: asked_port(head) };

@@ -186,6 +186,7 @@ struct Line<'a> {
     attempts: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'a str>,
+    limit: Option<&'a str>,
     routing_revision: u64,
     traffic_revision: u64,
 }
@@ -213,6 +214,7 @@ impl<'a> Line<'a> {
             bytes_out: finished.bytes_out,
             attempts: finished.attempts,
             error: finished.error,
+            limit: finished.limit,
             routing_revision: finished.revision.0,
             traffic_revision: finished.revision.1,
         }
@@ -258,6 +260,7 @@ mod tests {
             bytes_out: 0,
             attempts: 1,
             error: None,
+            limit: None,
             revision: (1, 2),
         }
     }

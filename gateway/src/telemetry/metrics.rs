@@ -11,7 +11,11 @@ use prometheus::{
 use serin_core::decide::Why;
 use serin_core::subset::FallbackReason;
 
+use self::limits::LimitFamilies;
+pub use self::limits::LimitOwner;
 use super::names;
+
+mod limits;
 
 /// Buckets of request durations, in seconds: 0.5 ms to 60 s.
 const REQUEST_BUCKETS: &[f64] =
@@ -36,6 +40,7 @@ pub struct Metrics {
     refused: IntCounterVec,
     applied: IntCounterVec,
     build_seconds: HistogramVec,
+    limits: LimitFamilies,
     /// Access log lines that were lost.
     pub log_dropped: IntCounter,
     /// Requests that are being served.
@@ -63,6 +68,24 @@ impl Metrics {
             let family = HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets.to_vec()), labels)?;
             registry.register(Box::new(family.clone()))?;
             Ok(family)
+        };
+        let limits = LimitFamilies {
+            decisions: counters(
+                names::RATE_LIMIT,
+                "What rate limits did with requests; store_full is counted besides one of the others.",
+                &["scope", "owner", "rule", "outcome"],
+            )?,
+            keys: gauges(names::RATE_LIMIT_KEYS, "Keys that a rate limit keeps.", &["scope", "owner", "rule"])?,
+            concurrency: gauges(names::CONCURRENCY_LIMIT, "Concurrency limit in force.", &["service"])?,
+            in_flight: gauges(
+                names::CONCURRENCY_IN_FLIGHT,
+                "Requests that count against the concurrency limit.",
+                &["service"],
+            )?,
+            refused: counters(names::CONCURRENCY_REFUSED, "Requests over the concurrency limit.", &["service"])?,
+            shed: counters(names::SHED, "Requests refused by an overloaded gateway.", &["resource"])?,
+            shedding: gauges(names::SHEDDING, "1 while the gateway sheds load.", &["resource"])?,
+            used: gauges(names::RESOURCE_USED, "Bytes, descriptors or requests in use.", &["resource"])?,
         };
         let weight = GaugeVec::new(Opts::new(names::WEIGHT, "Weight in force of a subset."), &["service", "subset"])?;
         registry.register(Box::new(weight.clone()))?;
@@ -132,6 +155,7 @@ impl Metrics {
                 gauge
             },
             weight,
+            limits,
             registry,
         })
     }

@@ -32,6 +32,22 @@ pub const BUILD_SECONDS: &str = "serin_config_build_seconds";
 pub const LOG_DROPPED: &str = "serin_access_log_dropped_total";
 /// Requests in flight.
 pub const IN_FLIGHT: &str = "serin_requests_in_flight";
+/// What rate limits did with requests, by rule and outcome.
+pub const RATE_LIMIT: &str = "serin_rate_limit_decisions_total";
+/// Keys that a rate limit keeps.
+pub const RATE_LIMIT_KEYS: &str = "serin_rate_limit_keys";
+/// Concurrency limit in force, by service.
+pub const CONCURRENCY_LIMIT: &str = "serin_concurrency_limit";
+/// Requests that count against the concurrency limit, by service.
+pub const CONCURRENCY_IN_FLIGHT: &str = "serin_concurrency_in_flight";
+/// Requests over the concurrency limit, by service.
+pub const CONCURRENCY_REFUSED: &str = "serin_concurrency_refused_total";
+/// Requests refused by an overloaded gateway, by resource.
+pub const SHED: &str = "serin_shed_total";
+/// 1 while the gateway sheds load, by resource.
+pub const SHEDDING: &str = "serin_shedding";
+/// How much of a resource is used: bytes, descriptors or requests.
+pub const RESOURCE_USED: &str = "serin_resource_used";
 /// Build information; always 1.
 pub const BUILD_INFO: &str = "serin_build_info";
 

@@ -7,8 +7,8 @@ use serin_core::route::{self, HostMatch, PathRewrite, RedirectStatus};
 use super::super::problem::At;
 use super::super::routing::{Action, HeaderEdits, Redirect, Respond, Rewrite, Route, Routing};
 use super::super::scalar::{HeaderName, Name, OrNone};
-use super::Report;
 use super::service::{path_match, positive, service, values};
+use super::{Report, limit};
 
 /// Checks a routing document.
 pub(in super::super) fn routing(document: &Routing, catalogue: &Catalogue, node: &Node, report: &mut Report<'_>) {
@@ -31,6 +31,8 @@ fn route(route: &Route, document: &Routing, at: &At<'_>, report: &mut Report<'_>
             if !document.services.contains_key(name) {
                 report.unknown(&at.key("service"), "service", name, document.services.keys().map(Name::as_str));
             }
+            let has_jwt = document.services.get(name).is_none_or(|service| service.jwt.is_some());
+            limit::limits(&route.rate_limits, has_jwt, &at.key("rate_limits"), report);
         }
         Action::Redirect(to) => redirect(to, matched.as_ref(), &at.key("redirect"), report),
         Action::Respond(Respond { content_type, .. }) => {
@@ -63,6 +65,7 @@ fn idle_keys(route: &Route, at: &At<'_>, report: &mut Report<'_>) {
         ("rewrite", route.rewrite.is_some()),
         ("request_headers", !route.request_headers.is_empty()),
         ("timeouts", !route.timeouts.is_empty()),
+        ("rate_limits", !route.rate_limits.is_empty()),
     ];
     for (name, _) in set.into_iter().filter(|(_, is_set)| *is_set) {
         report.say(&at.key(name), format!("`{name}` has no effect without `service`"));

@@ -9,7 +9,7 @@ use super::super::routing::{
     FallbackTo, Jwt, JwtKey, PathMatch, Service, TagRule, UpstreamProtocol, UserKey, ValueMatch, When,
 };
 use super::super::scalar::{Name, OrNone, Span};
-use super::{Report, chain, route};
+use super::{Report, chain, limit, route};
 
 /// Checks one service.
 pub(super) fn service(service: &Service, catalogue: &Catalogue, node: &Node, at: &At<'_>, report: &mut Report<'_>) {
@@ -40,10 +40,14 @@ pub(super) fn service(service: &Service, catalogue: &Catalogue, node: &Node, at:
     if let OrNone::Some(header) = &service.propagate.header {
         route::editable(header, &at.key("propagate").key("header"), report);
     }
+    limit::limits(&service.rate_limits, service.jwt.is_some(), &at.key("rate_limits"), report);
+    if let Some(concurrency) = service.concurrency {
+        limit::concurrency(concurrency, &at.key("concurrency"), report);
+    }
     chain::chain(&service.balancer, catalogue, node, &at.key("balancer"), report);
 }
 
-const NO_JWT: &str = "a claim needs a verified token, and this service has no `jwt`";
+pub(super) const NO_JWT: &str = "a claim needs a verified token, and this service has no `jwt`";
 
 /// A time that is 0 would end everything at once.
 pub(super) fn positive(span: Option<Span>, at: &At<'_>, report: &mut Report<'_>) {

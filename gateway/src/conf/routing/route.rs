@@ -8,6 +8,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::super::scalar::{HeaderName, Method, Name};
+use super::limit::RateLimit;
 use super::policy::TimeoutsOverride;
 use super::value::ValueMatch;
 
@@ -34,6 +35,9 @@ pub struct Route {
     /// Longest times that differ from the service's.
     #[serde(default, skip_serializing_if = "TimeoutsOverride::is_empty")]
     pub timeouts: TimeoutsOverride,
+    /// Rate limits of the route, besides those of its service.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rate_limits: Vec<RateLimit>,
 }
 
 /// A [`Route`] as it is read. serde would buffer every value of a route to tell the action from the other keys, which
@@ -53,6 +57,8 @@ struct Written {
     response_headers: HeaderEdits,
     #[serde(default)]
     timeouts: TimeoutsOverride,
+    #[serde(default)]
+    rate_limits: Vec<RateLimit>,
 }
 
 impl<'de> Deserialize<'de> for Route {
@@ -72,6 +78,7 @@ impl<'de> Deserialize<'de> for Route {
             request_headers: written.request_headers,
             response_headers: written.response_headers,
             timeouts: written.timeouts,
+            rate_limits: written.rate_limits,
         })
     }
 }

@@ -107,6 +107,8 @@ fn side(workshop: &Workshop, name: &str, conf: &conf::Service, instances: &[Inst
         },
         jwt: conf.jwt.as_ref().map(Verifier::new).transpose()?,
         metrics: workshop.metrics.service(&name.into(), &subsets, &addresses),
+        rate_limits: Vec::new(),
+        concurrency: None,
     })
 }
 
