@@ -3,8 +3,10 @@
 
 pub mod candidates;
 pub mod chain;
+pub mod check;
 pub mod decide;
 pub mod instance;
+pub mod lifetime;
 pub mod matcher;
 pub mod plugin;
 pub mod request;
