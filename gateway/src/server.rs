@@ -25,6 +25,7 @@ use crate::listen::{self, Accepts, Certificates};
 use crate::proxy::Edge;
 use crate::telemetry::access_log::{AccessLog, Sink};
 use crate::telemetry::metrics::Metrics;
+use crate::upkeep::UpkeepService;
 
 /// Idle connections to upstreams that are kept, in all.
 const UPSTREAM_POOL: usize = 4_096;
@@ -85,6 +86,8 @@ pub fn run(bootstrap: Bootstrap, catalogue: Catalogue) -> Result<(), StartError>
     server.add_service(proxy_service(&server, &control, &certificates, &draining)?);
     let admin = AdminService { control: Arc::clone(&control), listener: admin, token, draining: Arc::clone(&draining) };
     server.add_service(GenBackgroundService::new("admin".to_owned(), Arc::new(admin)));
+    let upkeep = UpkeepService(Arc::clone(control.upkeep()));
+    server.add_service(GenBackgroundService::new("upkeep".to_owned(), Arc::new(upkeep)));
     tracing::info!(
         listeners = %bootstrap.listeners.iter().map(|l| l.address.to_string()).collect::<Vec<_>>().join(", "),
         admin = %*bootstrap.admin.address,

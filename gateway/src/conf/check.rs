@@ -6,6 +6,7 @@ mod chain;
 mod route;
 mod service;
 mod traffic;
+mod upkeep;
 
 use std::collections::HashMap;
 use std::fmt;

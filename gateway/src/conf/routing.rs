@@ -2,8 +2,10 @@
 
 mod anonymous;
 mod fallback;
+mod health_check;
 mod link;
 mod policy;
+mod pool;
 mod route;
 mod value;
 
@@ -15,8 +17,10 @@ use serde::{Deserialize, Serialize};
 
 pub use self::anonymous::{Anonymous, AnonymousCookie};
 pub use self::fallback::{Fallback, FallbackOn, FallbackTo};
+pub use self::health_check::{GrpcProbe, HealthCheck, HttpProbe, Probe, TcpProbe};
 pub use self::link::{Link, default_chain};
 pub use self::policy::{Across, Propagate, Retry, RetryOn, Timeouts, TimeoutsOverride};
+pub use self::pool::Pool;
 pub use self::route::{
     Action, HeaderEdits, Match, PathMatch, Redirect, RedirectStatus, Respond, Rewrite, Route, Scheme,
 };
@@ -113,6 +117,12 @@ pub struct Service {
     /// How upstreams are told which version was chosen.
     #[serde(default)]
     pub propagate: Propagate,
+    /// How instances are checked. Default: not at all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health_check: Option<HealthCheck>,
+    /// The connections that are kept to each instance.
+    #[serde(default)]
+    pub pool: Pool,
 }
 
 impl Service {
@@ -166,7 +176,7 @@ pub enum UpstreamProtocol {
 }
 
 /// TLS towards the instances of a service.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UpstreamTls {
     /// Name that is asked for and that the certificate must bear. Needed unless `verify` is off.

@@ -3,6 +3,7 @@
 
 mod route;
 mod service;
+mod upkeep;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use super::generation::{Generation, RouteSide, ServiceSide};
 use crate::conf::{Abort, Routing, Traffic};
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::names::{ROUTING, TRAFFIC};
+use crate::upkeep::Upkeep;
 
 /// What a build needs besides the documents.
 pub struct Workshop {
@@ -29,6 +31,8 @@ pub struct Workshop {
     pub metrics: Arc<Metrics>,
     /// Key of signed tags.
     pub signing_key: Option<SigningKey>,
+    /// Health checks and connection pools.
+    pub upkeep: Arc<Upkeep>,
 }
 
 impl Workshop {
@@ -52,7 +56,8 @@ impl Workshop {
             let (service, side) = match kept {
                 Some(kept) => kept,
                 None => {
-                    let before = previous.and_then(|p| Some(&*p.core.services[p.service(name)?]));
+                    let before =
+                        previous.and_then(|p| p.service(name).map(|at| (&*p.core.services[at], &*p.services[at])));
                     let (service, side) = service::build(self, name, conf, before, now)?;
                     (Arc::new(service), Arc::new(side))
                 }
@@ -98,8 +103,9 @@ impl Workshop {
         }
     }
 
-    /// Tells the metrics what is in force.
+    /// Tells the metrics and what goes on in the background what is in force.
     pub fn announce(&self, generation: &Generation) {
+        self.upkeep.apply(generation);
         self.metrics.set_revision(ROUTING, generation.routing_revision);
         self.metrics.set_revision(TRAFFIC, generation.traffic_revision);
         let switches = &generation.traffic.switches;

@@ -6,6 +6,7 @@ use pingora::proxy::Session;
 
 use super::ctx::Ctx;
 use super::{Edge, failure, head};
+use crate::pool::Lease;
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::{Finished, names};
 
@@ -27,6 +28,7 @@ impl Edge {
         }
         flight.vitals().record_latency(now, latency);
         if status.is_none() {
+            upstream.lease = Lease::default();
             upstream.flight = None;
         }
     }
@@ -36,6 +38,7 @@ impl Edge {
         let status = session.response_written().map_or(ctx.replied.unwrap_or(0), |response| response.status.as_u16());
         let duration = ctx.start.elapsed();
         let served = ctx.upstream.as_mut().map(|upstream| {
+            upstream.lease = Lease::default();
             upstream.flight = None;
             upstream.subset
         });

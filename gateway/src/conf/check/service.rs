@@ -9,7 +9,7 @@ use super::super::routing::{
     FallbackTo, Jwt, JwtKey, PathMatch, Service, TagRule, UpstreamProtocol, UserKey, ValueMatch, When,
 };
 use super::super::scalar::{Name, OrNone, Span};
-use super::{Report, chain, route};
+use super::{Report, chain, route, upkeep};
 
 /// Checks one service.
 pub(super) fn service(service: &Service, catalogue: &Catalogue, node: &Node, at: &At<'_>, report: &mut Report<'_>) {
@@ -41,6 +41,8 @@ pub(super) fn service(service: &Service, catalogue: &Catalogue, node: &Node, at:
         route::editable(header, &at.key("propagate").key("header"), report);
     }
     chain::chain(&service.balancer, catalogue, node, &at.key("balancer"), report);
+    upkeep::health_check(service, at, report);
+    upkeep::pool(service, at, report);
 }
 
 const NO_JWT: &str = "a claim needs a verified token, and this service has no `jwt`";
