@@ -174,6 +174,12 @@ impl Gateway {
         line.trim().trim_end_matches(" kB").parse().unwrap()
     }
 
+    /// Open descriptors.
+    #[must_use]
+    pub fn descriptors(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()
+    }
+
     /// Replaces the routing document in one step.
     pub fn write_routing(&self, document: &Value) {
         write_atomically(&self.dir.path().join("routing.yaml"), &pretty(document));

@@ -70,6 +70,7 @@ struct State {
     name: String,
     hits: AtomicU64,
     connections: AtomicU64,
+    open: AtomicU64,
     behaviour: Mutex<Option<Behaviour>>,
     released: watch::Sender<bool>,
     events: broadcast::Sender<String>,
@@ -80,21 +81,32 @@ struct State {
 impl Origin {
     /// Starts a clear-text origin (HTTP/1.1 and h2c) on a free port.
     pub async fn start(name: &str) -> Self {
-        Self::listen(name, None).await
+        Self::listen(name, "127.0.0.1:0", None).await
+    }
+
+    /// Starts a clear-text origin on every address of this host: it can be reached at any of 127.0.0.0/8.
+    pub async fn start_everywhere(name: &str) -> Self {
+        Self::listen(name, "0.0.0.0:0", None).await
+    }
+
+    /// Starts a clear-text origin at an address that is known to be free, such as that of one that was stopped.
+    pub async fn start_at(name: &str, address: SocketAddr) -> Self {
+        Self::listen(name, &address.to_string(), None).await
     }
 
     /// Starts a TLS origin that offers the protocols `alpn`.
     pub async fn start_tls(name: &str, identity: &Identity, alpn: &[&str]) -> Self {
-        Self::listen(name, Some(TlsAcceptor::from(identity.server(alpn)))).await
+        Self::listen(name, "127.0.0.1:0", Some(TlsAcceptor::from(identity.server(alpn)))).await
     }
 
-    async fn listen(name: &str, tls: Option<TlsAcceptor>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    async fn listen(name: &str, at: &str, tls: Option<TlsAcceptor>) -> Self {
+        let listener = TcpListener::bind(at).await.unwrap();
         let address = listener.local_addr().unwrap();
         let state = Arc::new(State {
             name: name.to_owned(),
             hits: AtomicU64::new(0),
             connections: AtomicU64::new(0),
+            open: AtomicU64::new(0),
             behaviour: Mutex::new(None),
             released: watch::Sender::new(false),
             events: broadcast::Sender::new(64),
@@ -120,6 +132,12 @@ impl Origin {
     #[must_use]
     pub fn connections(&self) -> u64 {
         self.state.connections.load(Relaxed)
+    }
+
+    /// How many connections are open now.
+    #[must_use]
+    pub fn open_connections(&self) -> u64 {
+        self.state.open.load(Relaxed)
     }
 
     /// Lets requests that are held go on, and event streams end.
@@ -166,6 +184,7 @@ async fn accept(listener: TcpListener, tls: Option<TlsAcceptor>, state: Arc<Stat
 async fn connection(stream: TcpStream, tls: Option<TlsAcceptor>, state: Arc<State>) {
     let _ = stream.set_nodelay(true);
     let mut closing = state.closing.subscribe();
+    let _open = Open::count(&state);
     let served = async {
         match tls {
             None => serve(stream, None, state).await,
@@ -179,6 +198,22 @@ async fn connection(stream: TcpStream, tls: Option<TlsAcceptor>, state: Arc<Stat
     tokio::select! {
         _ = served => {}
         _ = closing.wait_for(|closed| *closed) => {}
+    }
+}
+
+/// Counts a connection as open for as long as it lives.
+struct Open(Arc<State>);
+
+impl Open {
+    fn count(state: &Arc<State>) -> Self {
+        state.open.fetch_add(1, Relaxed);
+        Self(Arc::clone(state))
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Relaxed);
     }
 }
 

@@ -34,7 +34,9 @@ use crate::overload::Overload;
 pub use self::problem::{ProblemDocument, Wrong};
 pub use self::read::{Alive, Config, HistoryPage, Ready};
 pub use self::token::Token;
-pub use self::view::{InstanceView, RateLimitView, ServiceList, ServiceSummary, ServiceView, SubsetView};
+pub use self::view::{
+    CheckView, ConnectionsView, InstanceView, RateLimitView, ServiceList, ServiceSummary, ServiceView, SubsetView,
+};
 pub use self::write::{Replacement, RollbackTo, ServicePatch, SwitchTo, Written};
 
 /// Header in which callers say who they are, for the history. It is believed: authentication is the token's part.

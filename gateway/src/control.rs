@@ -26,6 +26,7 @@ use crate::conf::{self, Bootstrap, Problem, Problems, Routing, Source, Traffic};
 use crate::telemetry::access_log::Timestamp;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::names::{ROUTING, TRAFFIC};
+use crate::upkeep::Upkeep;
 
 /// Holds what is in force and changes it.
 pub struct Control {
@@ -89,7 +90,9 @@ impl Control {
     /// # Errors
     /// All problems of the documents, or the one that kept a file from being read.
     pub fn start(bootstrap: Bootstrap, catalogue: Catalogue, metrics: Arc<Metrics>) -> Result<Self, Problems> {
-        let workshop = Workshop { catalogue, node: node(&bootstrap), metrics, signing_key: signing_key(&bootstrap)? };
+        let signing_key = signing_key(&bootstrap)?;
+        let upkeep = Arc::new(Upkeep::new(Arc::clone(&metrics)));
+        let workshop = Workshop { catalogue, node: node(&bootstrap), metrics, signing_key, upkeep };
         let routing_source = Source::read(&bootstrap.routing.file)?;
         let routing = Arc::new(conf::routing_of(&bootstrap, &routing_source, &workshop.catalogue)?);
         let traffic_source = Source::read(&bootstrap.traffic.file)?;
@@ -130,6 +133,12 @@ impl Control {
     #[must_use]
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.workshop.metrics
+    }
+
+    /// What goes on in the background.
+    #[must_use]
+    pub fn upkeep(&self) -> &Arc<Upkeep> {
+        &self.workshop.upkeep
     }
 
     /// State of the documents.

@@ -2,6 +2,7 @@
 //! pluggable balancer chain. Operators flip weights and kill switches while it runs.
 
 pub mod admin;
+pub mod checks;
 pub mod cli;
 pub mod conf;
 pub mod connection;
@@ -11,9 +12,11 @@ pub mod jwt;
 pub mod limits;
 pub mod listen;
 pub mod overload;
+pub mod pool;
 pub mod proxy;
 pub mod server;
 pub mod telemetry;
+pub mod upkeep;
 
 pub use serin_core as core;
 pub use serin_plugins::builtin;

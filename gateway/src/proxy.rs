@@ -130,26 +130,19 @@ impl ProxyHttp for Edge {
         let index = self.pick(session, ctx, began);
         ctx.mark = Instant::now();
         ctx.decision += ctx.mark.saturating_duration_since(began);
-        let index = index?;
-        let (Some(service), Some(timeouts), Some(upstream)) = (ctx.service_side(), ctx.timeouts(), &ctx.upstream)
-        else {
-            return Error::e_explain(ErrorType::InternalError, "no service was chosen");
-        };
-        Ok(peer::connect_to(&service.peers[index as usize], timeouts, ctx.time_left(ctx.mark), upstream))
+        self.connect(session, ctx, index?).await
     }
 
     async fn connected_to_upstream(
         &self,
         _session: &mut Session,
-        _reused: bool,
+        reused: bool,
         _peer: &HttpPeer,
-        _fd: std::os::unix::io::RawFd,
+        fd: std::os::unix::io::RawFd,
         _digest: Option<&Digest>,
         ctx: &mut Ctx,
     ) -> Result<()> {
-        if let Some(upstream) = &mut ctx.upstream {
-            upstream.status = None;
-        }
+        self.connected(ctx, fd, reused);
         Ok(())
     }
 
@@ -265,9 +258,9 @@ impl ProxyHttp for Edge {
 
     async fn fail_to_proxy(&self, session: &mut Session, error: &Error, ctx: &mut Ctx) -> FailToProxy {
         ctx.error = Some(failure::name(error));
-        let (status, reuse) = failure::answer(session, error).await;
+        let status = failure::answer(session, error).await;
         ctx.replied = Some(status);
-        FailToProxy { error_code: status, can_reuse_downstream: reuse }
+        FailToProxy { error_code: status, can_reuse_downstream: false }
     }
 
     fn suppress_error_log(&self, _session: &Session, _ctx: &Ctx, _error: &Error) -> bool {

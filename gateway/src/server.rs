@@ -26,6 +26,7 @@ use crate::overload::Overload;
 use crate::proxy::Edge;
 use crate::telemetry::access_log::{AccessLog, Sink};
 use crate::telemetry::metrics::Metrics;
+use crate::upkeep::UpkeepService;
 
 /// Idle connections to upstreams that are kept, in all.
 const UPSTREAM_POOL: usize = 4_096;
@@ -90,6 +91,8 @@ pub fn run(bootstrap: Bootstrap, catalogue: Catalogue) -> Result<(), StartError>
     let state = admin::State::new(Arc::clone(&control), token, Arc::clone(&draining)).with_overload(overload);
     let admin = AdminService { control: Arc::clone(&control), listener: admin, state };
     server.add_service(GenBackgroundService::new("admin".to_owned(), Arc::new(admin)));
+    let upkeep = UpkeepService(Arc::clone(control.upkeep()));
+    server.add_service(GenBackgroundService::new("upkeep".to_owned(), Arc::new(upkeep)));
     tracing::info!(
         listeners = %bootstrap.listeners.iter().map(|l| l.address.to_string()).collect::<Vec<_>>().join(", "),
         admin = %*bootstrap.admin.address,

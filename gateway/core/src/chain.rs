@@ -10,7 +10,7 @@ use std::time::Instant;
 use rand::Rng;
 
 use crate::candidates::{Candidates, Slot};
-use crate::instance::Instance;
+use crate::instance::{Health, Instance};
 use crate::request::RequestView;
 
 /// What a narrow or a pick may look at. Clock and randomness are handed in, so that a decision can be replayed.
@@ -105,6 +105,9 @@ impl Chain {
         if !cx.tried.is_empty() {
             seen("exclude_tried", candidates);
         }
+        if exclude_unhealthy(candidates) {
+            seen("healthy", candidates);
+        }
         for (name, narrow) in &self.narrows {
             narrow.narrow(cx, candidates);
             seen(name, candidates);
@@ -118,6 +121,16 @@ pub fn exclude_tried(tried: &[Slot], candidates: &mut Candidates<'_>) {
     if !tried.is_empty() && candidates.slots().any(|slot| !tried.contains(&slot)) {
         tried.iter().for_each(|&slot| candidates.remove(slot));
     }
+}
+
+/// Takes out the instances that are not healthy, unless none would be left. Whether it took out any.
+pub fn exclude_unhealthy(candidates: &mut Candidates<'_>) -> bool {
+    let healthy = candidates.iter().filter(|(_, instance)| instance.vitals.health() == Health::Healthy).count();
+    let some = healthy > 0 && healthy < candidates.len();
+    if some {
+        candidates.retain(|_, instance| instance.vitals.health() == Health::Healthy);
+    }
+    some && !candidates.is_empty()
 }
 
 /// Plain round robin: the default pick, and what the balancer kill switch reverts every chain to.

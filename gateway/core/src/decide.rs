@@ -15,7 +15,7 @@ use rand::Rng;
 use smallvec::SmallVec;
 
 use crate::candidates::{Candidates, Slot};
-use crate::chain::{PickCx, exclude_tried};
+use crate::chain::{PickCx, exclude_tried, exclude_unhealthy};
 use crate::instance::Instance;
 use crate::request::RequestView;
 use crate::retry::Across;
@@ -310,6 +310,7 @@ pub fn pick<'a, R: Recorder>(
     };
     let slot = if traffic.balancer_switch {
         exclude_tried(&tried, &mut candidates);
+        exclude_unhealthy(&mut candidates);
         pool.round_robin.pick(&mut cx, &candidates)
     } else {
         pool.chain.run(&mut cx, &mut candidates, |name, left| recorder.narrowed(name, left))

@@ -48,6 +48,11 @@ impl Instance {
     }
 }
 
+/// The instance fails its active checks.
+const CHECKS_FAILED: u8 = 1;
+/// Outlier detection took the instance out.
+const EJECTED: u8 = 2;
+
 /// Whether an instance may take traffic, as far as health is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -67,6 +72,7 @@ pub enum Health {
 pub struct Vitals {
     epoch: Instant,
     in_flight: AtomicU32,
+    /// [`CHECKS_FAILED`] and [`EJECTED`].
     health: AtomicU8,
     picks: AtomicU64,
     ewma_nanos: AtomicU64,
@@ -80,7 +86,7 @@ impl Vitals {
         Self {
             epoch: now,
             in_flight: AtomicU32::new(0),
-            health: AtomicU8::new(Health::Healthy as u8),
+            health: AtomicU8::new(0),
             picks: AtomicU64::new(0),
             ewma_nanos: AtomicU64::new(0),
             ewma_stamp: AtomicU64::new(0),
@@ -99,19 +105,44 @@ impl Vitals {
         self.picks.load(Relaxed)
     }
 
-    /// What is known of its health.
+    /// What is known of its health. Failed checks weigh more than an ejection.
     #[must_use]
     pub fn health(&self) -> Health {
         match self.health.load(Relaxed) {
             0 => Health::Healthy,
-            1 => Health::Unhealthy,
+            flags if flags & CHECKS_FAILED != 0 => Health::Unhealthy,
             _ => Health::Ejected,
         }
     }
 
     /// Sets what is known of its health.
     pub fn set_health(&self, health: Health) {
-        self.health.store(health as u8, Relaxed);
+        let flags = match health {
+            Health::Healthy => 0,
+            Health::Unhealthy => CHECKS_FAILED,
+            Health::Ejected => EJECTED,
+        };
+        self.health.store(flags, Relaxed);
+    }
+
+    /// Notes what the active checks came to: whether the instance passes them.
+    pub fn set_checked(&self, healthy: bool) {
+        if healthy {
+            self.health.fetch_and(!CHECKS_FAILED, Relaxed);
+        } else {
+            self.health.fetch_or(CHECKS_FAILED, Relaxed);
+        }
+    }
+
+    /// Whether the instance passes its active checks, or has none.
+    #[must_use]
+    pub fn passes_checks(&self) -> bool {
+        self.health.load(Relaxed) & CHECKS_FAILED == 0
+    }
+
+    /// Ends an ejection before its time: the instance was found to work.
+    pub fn end_ejection(&self) {
+        self.health.fetch_and(!EJECTED, Relaxed);
     }
 
     /// Latency average at `now`, in nanoseconds; 0 until the first sample. Without new samples it decays towards 0,
@@ -218,6 +249,22 @@ mod tests {
         assert_eq!(vitals.ewma_nanos(start), 2e7);
         vitals.record_abandoned(start, Duration::from_millis(90));
         assert_eq!(vitals.ewma_nanos(start), 9e7);
+    }
+
+    #[test]
+    fn checks_and_ejections_are_told_apart() {
+        let vitals = Vitals::new(Instant::now());
+        vitals.set_health(Health::Ejected);
+        assert!(vitals.passes_checks());
+        vitals.set_checked(false);
+        assert_eq!((vitals.health(), vitals.passes_checks()), (Health::Unhealthy, false));
+        vitals.set_checked(true);
+        assert_eq!(vitals.health(), Health::Ejected, "checks that pass again do not end an ejection by themselves");
+        vitals.end_ejection();
+        assert_eq!(vitals.health(), Health::Healthy);
+        vitals.set_checked(false);
+        vitals.end_ejection();
+        assert_eq!(vitals.health(), Health::Unhealthy);
     }
 
     #[test]

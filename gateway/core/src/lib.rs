@@ -3,9 +3,11 @@
 
 pub mod candidates;
 pub mod chain;
+pub mod check;
 pub mod concurrency;
 pub mod decide;
 pub mod instance;
+pub mod lifetime;
 pub mod limit;
 pub mod matcher;
 pub mod plugin;

@@ -46,6 +46,8 @@ pub struct RetryPolicy {
 pub enum Failure {
     /// No connection: nothing was sent.
     Connect,
+    /// The instance's pool has no connection to spare: nothing was sent, and nothing is said of the instance.
+    Overflow,
     /// The connection broke before a response head; `reused` if it came from the pool, where the upstream may have
     /// closed it just before (RFC 9112 section 9.3.1).
     Reset {
@@ -59,7 +61,8 @@ pub enum Failure {
 }
 
 impl RetryPolicy {
-    /// Whether to try again after `failure` of attempt number `attempt` (from 1). A request that was sent is repeated
+    /// Whether to try again after `failure` of attempt number `attempt` (from 1). One that found a pool full is tried
+    /// elsewhere whatever `on` says. A request that was sent is repeated
     /// only if its method is idempotent (RFC 9110 section 9.2.2) and its body can be sent again.
     #[must_use]
     pub fn verdict(&self, failure: Failure, attempt: usize, method: &Method, replayable: bool) -> bool {
@@ -67,6 +70,7 @@ impl RetryPolicy {
             return false;
         }
         match failure {
+            Failure::Overflow => true,
             Failure::Connect => self.on.contains(&RetryOn::ConnectFailure),
             _ if !replayable || !method.is_idempotent() => false,
             Failure::Reset { reused } => reused || self.on.contains(&RetryOn::Reset),
@@ -102,6 +106,8 @@ mod tests {
         let cases = [
             (Failure::Connect, 1, Method::POST, false, true),
             (Failure::Connect, 2, Method::GET, true, false),
+            (Failure::Overflow, 1, Method::POST, false, true),
+            (Failure::Overflow, 2, Method::GET, true, false),
             (reset, 1, Method::GET, true, true),
             (reset, 1, Method::GET, false, false),
             (reset, 1, Method::POST, true, false),

@@ -19,6 +19,7 @@ use crate::control::Status;
 use crate::explain::preview::{self, Preview, Proposal};
 use crate::explain::{self, Explanation, Question, Revisions};
 use crate::overload::ResourceStatus;
+use crate::upkeep;
 
 /// Entries of the history that are shown unless more are asked for.
 const HISTORY_PAGE: usize = 100;
@@ -89,6 +90,7 @@ pub(super) fn is_verbose(query: Option<&str>) -> bool {
 
 pub(super) async fn metrics(Extract(state): Extract<State>) -> Result<Response, ApiError> {
     crate::limits::look(&state.control.current());
+    upkeep::observe(&state.control.current());
     let text = state.control.metrics().render();
     let text = text.map_err(|error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
     Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response())

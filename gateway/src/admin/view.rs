@@ -12,11 +12,13 @@ use serin_core::limit::Limiter;
 use serin_core::snapshot::Service;
 use serin_core::subset::PoolState;
 
+use crate::checks::LastCheck;
 use crate::conf::Percent;
-use crate::control::generation::Generation;
+use crate::control::generation::{Generation, ServiceSide};
 use crate::explain::preview::{by_name, in_force};
 use crate::explain::{ConcurrencySeen, Revisions, SwitchesInForce, switches};
 use crate::limits::RateLimit;
+use crate::pool::InstancePool;
 
 /// What stands for a value that is left out.
 const LEFT_OUT: &str = "(left out)";
@@ -121,6 +123,34 @@ pub struct InstanceView {
     pub picks: u64,
     /// Average latency in milliseconds; falls to 0 while there are no requests.
     pub ewma_ms: f64,
+    /// The latest health check, if it is checked and one was made.
+    pub last_check: Option<CheckView>,
+    /// Connections to it.
+    pub connections: ConnectionsView,
+}
+
+/// A health check that was made.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct CheckView {
+    /// `pass` or `fail`.
+    pub outcome: String,
+    /// Why it failed.
+    pub reason: Option<String>,
+    /// When it ended.
+    pub at: String,
+    /// How often in a row this was the outcome.
+    pub in_a_row: u32,
+}
+
+/// Connections to an instance.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct ConnectionsView {
+    /// All that are open, idle ones included.
+    pub open: usize,
+    /// Those that requests use.
+    pub in_use: usize,
+    /// How many requests may use at a time, if there is a bound.
+    pub max: Option<usize>,
 }
 
 /// All services of a generation.
@@ -139,6 +169,7 @@ pub(super) fn services(generation: &Generation) -> ServiceList {
 /// One service of a generation.
 pub(super) fn service(generation: &Generation, position: usize) -> ServiceView {
     let (service, traffic) = (&generation.core.services[position], &generation.core.traffic[position]);
+    let side = &generation.services[position];
     let percent = |weight| Percent::from_hundredths(weight).unwrap_or(Percent::ALL);
     let configured = |at| traffic.shares.iter().find(|share| share.subset == at).map_or(0, |share| share.weight);
     let in_force = in_force(service, traffic);
@@ -159,12 +190,12 @@ pub(super) fn service(generation: &Generation, position: usize) -> ServiceView {
         balancer: service.any.chain.pick_name().to_string(),
         switches: switches(generation, position),
         subsets: service.subsets.iter().enumerate().map(subset).collect(),
-        instances: service.instances.iter().map(|instance| self::instance(service, instance, now)).collect(),
-        concurrency: generation.services[position].concurrency.as_ref().map(|concurrency| ConcurrencySeen {
+        instances: service.instances.iter().map(|instance| self::instance(service, side, instance, now)).collect(),
+        concurrency: side.concurrency.as_ref().map(|concurrency| ConcurrencySeen {
             limit: concurrency.limit.limit(),
             in_flight: concurrency.limit.in_flight(),
         }),
-        rate_limits: generation.services[position].rate_limits.iter().map(rate_limit).collect(),
+        rate_limits: side.rate_limits.iter().map(rate_limit).collect(),
         revision: Revisions { routing: generation.routing_revision, traffic: generation.traffic_revision },
     }
 }
@@ -174,7 +205,8 @@ fn rate_limit(limit: &RateLimit) -> RateLimitView {
     RateLimitView { rule: rule.name.to_string(), keys: store.len(), max_keys: store.max_keys(), dry_run: rule.dry_run }
 }
 
-fn instance(service: &Service, instance: &Instance, now: Instant) -> InstanceView {
+fn instance(service: &Service, side: &ServiceSide, instance: &Instance, now: Instant) -> InstanceView {
+    let index = instance.index as usize;
     let has = |subset: &&serin_core::subset::Subset| subset.pool.instances.iter().any(|i| i.index == instance.index);
     InstanceView {
         address: instance.address.to_string(),
@@ -192,7 +224,23 @@ fn instance(service: &Service, instance: &Instance, now: Instant) -> InstanceVie
         in_flight: instance.vitals.in_flight(),
         picks: instance.vitals.picks(),
         ewma_ms: (instance.vitals.ewma_nanos(now) / 1e4).round() / 100.0,
+        last_check: side.checks.get(index).and_then(|target| target.last()).map(check),
+        connections: connections(&side.pools[index]),
     }
+}
+
+fn check(last: LastCheck) -> CheckView {
+    CheckView {
+        outcome: if last.failure.is_none() { "pass" } else { "fail" }.to_owned(),
+        reason: last.failure.map(|reason| reason.to_string()),
+        at: humantime::format_rfc3339_millis(last.at).to_string(),
+        in_a_row: last.in_a_row,
+    }
+}
+
+fn connections(pool: &InstancePool) -> ConnectionsView {
+    let (open, in_use) = pool.connections();
+    ConnectionsView { open, in_use, max: pool.policy().max_connections }
 }
 
 /// Takes the values of header edits that may be credentials out of a routing document. Keys are kept in files, which

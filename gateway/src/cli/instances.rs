@@ -5,7 +5,7 @@ use clap::Args;
 use super::client::{Client, segment};
 use super::text::{NONE, table};
 use super::{Failure, Out};
-use crate::admin::{InstanceView, ServiceList, ServiceView};
+use crate::admin::{CheckView, ConnectionsView, InstanceView, ServiceList, ServiceView};
 use crate::conf::Name;
 
 /// Show instances with their weight, health and load.
@@ -33,7 +33,19 @@ impl Instances {
 fn show(views: &[ServiceView]) -> String {
     let of = |view: &ServiceView| view.instances.iter().map(|instance| row(&view.name, instance)).collect::<Vec<_>>();
     let rows: Vec<_> = views.iter().flat_map(of).collect();
-    let head = ["SERVICE", "ADDRESS", "SUBSETS", "ZONE", "WEIGHT", "HEALTH", "IN FLIGHT", "PICKS", "LATENCY"];
+    let head = [
+        "SERVICE",
+        "ADDRESS",
+        "SUBSETS",
+        "ZONE",
+        "WEIGHT",
+        "HEALTH",
+        "LAST CHECK",
+        "IN FLIGHT",
+        "CONNECTIONS",
+        "PICKS",
+        "LATENCY",
+    ];
     let mut text = table(head, &rows);
     for view in views {
         if let Some(seen) = view.concurrency {
@@ -44,7 +56,7 @@ fn show(views: &[ServiceView]) -> String {
     text
 }
 
-fn row(service: &str, instance: &InstanceView) -> [String; 9] {
+fn row(service: &str, instance: &InstanceView) -> [String; 11] {
     let or_none = |text: String| if text.is_empty() { NONE.to_owned() } else { text };
     [
         service.to_owned(),
@@ -53,8 +65,23 @@ fn row(service: &str, instance: &InstanceView) -> [String; 9] {
         or_none(instance.zone.clone().unwrap_or_default()),
         instance.weight.to_string(),
         instance.health.clone(),
+        instance.last_check.as_ref().map_or_else(|| NONE.to_owned(), check),
         instance.in_flight.to_string(),
+        connections(&instance.connections),
         instance.picks.to_string(),
         format!("{:.2} ms", instance.ewma_ms),
     ]
+}
+
+/// Outcome, reason and time of day, such as `fail x3 (status 503) 12:30:05Z`.
+fn check(last: &CheckView) -> String {
+    let reason = last.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
+    let time = last.at.get(11..19).unwrap_or_default();
+    format!("{} x{}{reason} {time}Z", last.outcome, last.in_a_row)
+}
+
+/// Used of open ones, and the bound on the used ones if there is one.
+fn connections(connections: &ConnectionsView) -> String {
+    let max = connections.max.map(|max| format!(", max {max}")).unwrap_or_default();
+    format!("{}/{}{max}", connections.in_use, connections.open)
 }

@@ -7,6 +7,7 @@ mod limit;
 mod route;
 mod service;
 mod traffic;
+mod upkeep;
 
 use std::collections::HashMap;
 use std::fmt;

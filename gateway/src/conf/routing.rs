@@ -2,9 +2,11 @@
 
 mod anonymous;
 mod fallback;
+mod health_check;
 mod limit;
 mod link;
 mod policy;
+mod pool;
 mod route;
 mod value;
 
@@ -16,9 +18,11 @@ use serde::{Deserialize, Serialize};
 
 pub use self::anonymous::{Anonymous, AnonymousCookie};
 pub use self::fallback::{Fallback, FallbackOn, FallbackTo};
+pub use self::health_check::{GrpcProbe, HealthCheck, HttpProbe, Probe, TcpProbe};
 pub use self::limit::{AdaptiveLimit, Concurrency, Cost, LimitKey, RateLimit};
 pub use self::link::{Link, default_chain};
 pub use self::policy::{Across, Propagate, Retry, RetryOn, Timeouts, TimeoutsOverride};
+pub use self::pool::Pool;
 pub use self::route::{
     Action, HeaderEdits, Match, PathMatch, Redirect, RedirectStatus, Respond, Rewrite, Route, Scheme,
 };
@@ -121,6 +125,12 @@ pub struct Service {
     /// How many requests may be in flight. Default: any number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<Concurrency>,
+    /// How instances are checked. Default: not at all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health_check: Option<HealthCheck>,
+    /// The connections that are kept to each instance.
+    #[serde(default)]
+    pub pool: Pool,
 }
 
 impl Service {
@@ -174,7 +184,7 @@ pub enum UpstreamProtocol {
 }
 
 /// TLS towards the instances of a service.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UpstreamTls {
     /// Name that is asked for and that the certificate must bear. Needed unless `verify` is off.

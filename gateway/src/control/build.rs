@@ -4,6 +4,7 @@
 mod limits;
 mod route;
 mod service;
+mod upkeep;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use crate::conf::{self, Abort, Routing, Traffic};
 use crate::limits::RateLimit;
 use crate::telemetry::metrics::{LimitOwner, Metrics};
 use crate::telemetry::names::{ROUTING, TRAFFIC};
+use crate::upkeep::Upkeep;
 
 /// What a build needs besides the documents.
 pub struct Workshop {
@@ -31,6 +33,8 @@ pub struct Workshop {
     pub metrics: Arc<Metrics>,
     /// Key of signed tags.
     pub signing_key: Option<SigningKey>,
+    /// Health checks and connection pools.
+    pub upkeep: Arc<Upkeep>,
 }
 
 impl Workshop {
@@ -54,7 +58,8 @@ impl Workshop {
             let (service, side) = match kept {
                 Some(kept) => kept,
                 None => {
-                    let before = previous.and_then(|p| Some(&*p.core.services[p.service(name)?]));
+                    let before =
+                        previous.and_then(|p| p.service(name).map(|at| (&*p.core.services[at], &*p.services[at])));
                     let (service, mut side) = service::build(self, name, conf, before, now)?;
                     self.limit_service(name, conf, &mut side, previous, now)?;
                     (Arc::new(service), Arc::new(side))
@@ -101,8 +106,9 @@ impl Workshop {
         }
     }
 
-    /// Tells the metrics what is in force.
+    /// Tells the metrics and what goes on in the background what is in force.
     pub fn announce(&self, generation: &Generation) {
+        self.upkeep.apply(generation);
         self.metrics.set_revision(ROUTING, generation.routing_revision);
         self.metrics.set_revision(TRAFFIC, generation.traffic_revision);
         let switches = &generation.traffic.switches;

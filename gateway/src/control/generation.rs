@@ -8,9 +8,11 @@ use http::{HeaderName, HeaderValue};
 use pingora::upstreams::peer::HttpPeer;
 use serin_core::snapshot::Snapshot;
 
+use crate::checks::Target;
 use crate::conf::{Routing, Traffic};
 use crate::jwt::Verifier;
 use crate::limits::{ConcurrencyLimit, RateLimit};
+use crate::pool::InstancePool;
 use crate::telemetry::metrics::{RouteMetrics, ServiceMetrics};
 
 /// A generation. A request keeps the one it began with.
@@ -53,6 +55,10 @@ pub struct RouteSide {
 pub struct ServiceSide {
     /// How to connect, by position of the instance; cloned per attempt.
     pub peers: Vec<HttpPeer>,
+    /// The connections to them, by position of the instance.
+    pub pools: Vec<Arc<InstancePool>>,
+    /// How they are checked, by position of the instance; empty if they are not.
+    pub checks: Vec<Arc<Target>>,
     /// Timeouts.
     pub timeouts: Timeouts,
     /// How upstreams are told the subset.

@@ -16,6 +16,7 @@ use serin_core::subset::FallbackReason;
 use smallvec::SmallVec;
 
 use crate::control::generation::{Generation, RouteSide, ServiceSide, Timeouts};
+use crate::pool::Lease;
 
 /// State of one request.
 pub struct Ctx {
@@ -67,6 +68,8 @@ pub struct Upstream {
     pub tried: SmallVec<[u32; 4]>,
     /// Counts the attempt as in flight.
     pub flight: Option<InFlight>,
+    /// What it holds of its instance's pool.
+    pub lease: Lease,
     /// When the attempt began.
     pub attempt_start: Instant,
     /// Status of the upstream's response.

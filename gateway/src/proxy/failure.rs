@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use http::{StatusCode, header};
+use http::{HeaderValue, StatusCode, header};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::proxy::Session;
 use pingora::{Error, ErrorSource, ErrorType};
@@ -16,6 +16,13 @@ pub const PENALTY: Duration = Duration::from_secs(5);
 
 /// What clients are told when no pool can serve.
 pub const UNAVAILABLE: &str = "No instance can take the request.";
+
+/// What clients are told when the connections to every instance that was tried are all in use.
+const BUSY: &str = "All connections are in use.";
+/// An attempt that found its instance's pool full, as an error and in logs.
+pub const OVERFLOW: &str = "overflow";
+/// When a client that was turned away may come back, in seconds.
+const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
 
 /// Whether the request may be tried once more after a failure.
 #[must_use]
@@ -64,6 +71,7 @@ pub fn name(error: &Error) -> &'static str {
     match error.etype() {
         E::HTTPStatus(400) => "bad_request",
         E::HTTPStatus(503) => "unavailable",
+        E::Custom(OVERFLOW) => OVERFLOW,
         E::HTTPStatus(_) => "refused",
         E::ConnectTimedout | E::TLSHandshakeTimedout => "connect_timeout",
         E::ConnectRefused | E::ConnectNoRoute | E::ConnectError | E::ConnectProxyFailure | E::BindError => {
@@ -82,27 +90,31 @@ pub fn name(error: &Error) -> &'static str {
     }
 }
 
-/// Answers a failed request, unless the client is gone or has part of a response already. Returns the status and
-/// whether the connection is still good.
-pub async fn answer(session: &mut Session, error: &Error) -> (u16, bool) {
+/// Answers a failed request, unless the client is gone or has part of a response already. Returns the status,
+/// 0 if there was no answer.
+pub async fn answer(session: &mut Session, error: &Error) -> u16 {
     if session.response_written().is_some_and(|response| !response.status.is_informational()) {
-        return (0, false);
+        return 0;
     }
     let (status, detail) = match name(error) {
         "bad_request" => (StatusCode::BAD_REQUEST, "The request is malformed."),
         "unavailable" => (StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE),
+        OVERFLOW => (StatusCode::SERVICE_UNAVAILABLE, BUSY),
         "connect_timeout" | "upstream_timeout" => (StatusCode::GATEWAY_TIMEOUT, "The upstream did not answer in time."),
         "client_timeout" => (StatusCode::REQUEST_TIMEOUT, "The request did not arrive in time."),
-        "client_reset" | "client_error" => return (0, false),
+        "client_reset" | "client_error" => return 0,
         "internal" | "refused" => (StatusCode::INTERNAL_SERVER_ERROR, "The gateway failed."),
         _ => (StatusCode::BAD_GATEWAY, "The upstream could not be reached or broke off."),
     };
-    let reusable = status == StatusCode::SERVICE_UNAVAILABLE && session.is_body_empty();
-    if !reusable {
-        session.set_keepalive(None);
+    // pingora closes the connection after a failed attempt whatever it is told, so the client is told as well.
+    session.set_keepalive(None);
+    let mut reply = Reply::problem(status, detail);
+    if detail == BUSY {
+        reply.headers.push((header::RETRY_AFTER, RETRY_AFTER));
     }
-    let sent = Reply::problem(status, detail).send(session).await;
-    (status.as_u16(), reusable && sent.is_ok())
+    // A client that is gone by now needs no answer.
+    let _ = reply.send(session).await;
+    status.as_u16()
 }
 
 /// Whether a client asks for server-sent events, which are a stream.

@@ -6,6 +6,7 @@ use pingora::proxy::Session;
 
 use super::ctx::Ctx;
 use super::{Edge, failure, head};
+use crate::pool::Lease;
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::{Finished, names};
 
@@ -34,6 +35,7 @@ impl Edge {
         }
         flight.vitals().record_latency(now, latency);
         if status.is_none() {
+            upstream.lease = Lease::default();
             upstream.flight = None;
         }
     }
@@ -54,6 +56,7 @@ impl Edge {
         let duration = ctx.start.elapsed();
         ctx.permit = None;
         let served = ctx.upstream.as_mut().map(|upstream| {
+            upstream.lease = Lease::default();
             upstream.flight = None;
             upstream.subset
         });

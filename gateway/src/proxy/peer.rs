@@ -14,8 +14,6 @@ use crate::control::generation::Timeouts;
 
 /// Streams of one HTTP/2 connection to an upstream.
 const H2_STREAMS: usize = 100;
-/// Idle time of pooled connections, below what upstreams commonly allow (nginx 75 s, Node.js 5 s being the exception).
-const POOL_IDLE: Duration = Duration::from_secs(50);
 /// Memory bounds of HTTP/2 towards upstreams; pingora's 8 MiB per stream would let one slow client pin that much.
 const H2_STREAM_WINDOW: u32 = 1 << 20;
 const H2_CONNECTION_WINDOW: u32 = 8 << 20;
@@ -54,7 +52,6 @@ pub fn template(address: SocketAddr, protocol: Protocol, tls: Option<&UpstreamTl
         Protocol::Http1 => ALPN::H1,
         Protocol::H2 | Protocol::H2c => ALPN::H2,
     };
-    options.idle_timeout = Some(POOL_IDLE);
     options.max_h2_streams = H2_STREAMS;
     options.h2_stream_window_size = Some(H2_STREAM_WINDOW);
     options.h2_connection_window_size = Some(H2_CONNECTION_WINDOW);
@@ -78,16 +75,18 @@ fn group(protocol: Protocol, tls: Option<&UpstreamTls>) -> u64 {
     hasher.finish()
 }
 
-/// The peer of one attempt. pingora has one read timeout per attempt, for the head and for gaps in the body; so it is
+/// The peer of one attempt, its connection to be kept under `key`. pingora has one read timeout per attempt, for the head and for gaps in the body; so it is
 /// the first-byte timeout, bounded by what is left of the request's time, and the idle timeout for streams.
 #[must_use]
 pub fn connect_to(
     template: &HttpPeer,
+    key: u64,
     timeouts: Timeouts,
     left: Option<Duration>,
     upstream: &Upstream,
 ) -> Box<HttpPeer> {
     let mut peer = Box::new(template.clone());
+    peer.group_key = key;
     let options = &mut peer.options;
     let bounded = |timeout: Duration| left.map_or(timeout, |left| timeout.min(left.max(Duration::from_millis(1))));
     options.total_connection_timeout = Some(bounded(timeouts.connect));

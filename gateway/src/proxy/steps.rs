@@ -7,16 +7,19 @@ use bytes::Bytes;
 use http::StatusCode;
 use pingora::http::RequestHeader;
 use pingora::proxy::Session;
+use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorType, Result};
 use serin_core::decide::{self, Attempt, Recorder};
 use serin_core::instance::InFlight;
+use serin_core::retry::Failure;
 use serin_core::route::{Action, Origin, Route};
 use serin_core::tag::Trust;
 
 use super::ctx::{Ctx, Upstream};
 use super::reply::{self, Reply};
-use super::{Edge, failure, head, is_tls, with_rng};
+use super::{Edge, failure, head, is_tls, peer, with_rng};
 use crate::control::generation::Generation;
+use crate::pool::{Lease, Overflow};
 
 impl Edge {
     /// Steps 1 and 2 of the decision: route, then subset. `Some` is an answer of our own.
@@ -74,6 +77,7 @@ impl Edge {
             fallback: None,
             tried: smallvec::SmallVec::new(),
             flight: None,
+            lease: Lease::default(),
             attempt_start: ctx.start,
             status: None,
             upgrade,
@@ -128,10 +132,53 @@ impl Edge {
             upstream.subset = subset;
             upstream.fallback = upstream.fallback.or(fallback);
             upstream.tried.push(index);
+            upstream.lease = Lease::default();
             upstream.flight = Some(flight);
             upstream.attempt_start = now;
         }
         Ok(index)
+    }
+}
+
+impl Edge {
+    /// Waits for leave to connect to the instance that was picked, and says how to.
+    pub(super) async fn connect(&self, session: &Session, ctx: &mut Ctx, index: u32) -> Result<Box<HttpPeer>> {
+        let none = || Error::explain(ErrorType::InternalError, "no service was chosen");
+        let side = Arc::clone(ctx.service_side().ok_or_else(none)?);
+        let pool = &side.pools[index as usize];
+        let acquired = pool.acquire(ctx.time_left(ctx.mark)).await;
+        if acquired.as_ref().map_or(true, |acquired| acquired.waited) {
+            ctx.mark = Instant::now();
+        }
+        let (timeouts, left, now) = (ctx.timeouts().ok_or_else(none)?, ctx.time_left(ctx.mark), ctx.mark);
+        let upstream = ctx.upstream.as_mut().ok_or_else(none)?;
+        match acquired {
+            Ok(acquired) => {
+                if acquired.waited {
+                    upstream.attempt_start = now;
+                }
+                upstream.lease.permit = acquired.permit;
+                let (template, key) = (&side.peers[index as usize], |peer: &HttpPeer| pool.key(peer.group_key, now));
+                Ok(peer::connect_to(template, key(template), timeouts, left, upstream))
+            }
+            Err(Overflow) => {
+                upstream.flight = None;
+                let mut error = Error::explain(ErrorType::Custom(failure::OVERFLOW), "the instance's pool is full");
+                error.set_retry(failure::retries(session, ctx, Failure::Overflow));
+                Err(error)
+            }
+        }
+    }
+
+    /// Notes which connection an attempt got.
+    pub(super) fn connected(&self, ctx: &mut Ctx, descriptor: i32, reused: bool) {
+        let index = ctx.upstream.as_ref().and_then(|upstream| upstream.tried.last());
+        let pool = index.zip(ctx.service_side()).and_then(|(&index, side)| side.pools.get(index as usize));
+        let used = pool.and_then(|pool| pool.using(descriptor, reused));
+        if let Some(upstream) = &mut ctx.upstream {
+            upstream.lease.used = used;
+            upstream.status = None;
+        }
     }
 }
 

@@ -23,6 +23,13 @@ const REQUEST_BUCKETS: &[f64] =
 /// Buckets of decision times, in seconds: 100 ns to 10 ms.
 const DECISION_BUCKETS: &[f64] = &[1e-7, 2.5e-7, 5e-7, 1e-6, 2.5e-6, 5e-6, 1e-5, 1e-4, 1e-3, 1e-2];
 
+/// Outcomes of checks, as a label.
+const PASSED: &str = "pass";
+const FAILED: &str = "fail";
+/// States of connections, as a label. Those that are in use are open as well.
+const OPEN: &str = "open";
+const USED: &str = "in_use";
+
 /// All metric families of the process.
 pub struct Metrics {
     registry: Registry,
@@ -41,6 +48,13 @@ pub struct Metrics {
     applied: IntCounterVec,
     build_seconds: HistogramVec,
     limits: LimitFamilies,
+    checks: IntCounterVec,
+    health: IntGaugeVec,
+    connections: IntGaugeVec,
+    pool_waits: IntCounterVec,
+    pool_overflows: IntCounterVec,
+    /// Instances that are being checked, each once per way to check it.
+    pub checkers: IntGauge,
     /// Access log lines that were lost.
     pub log_dropped: IntCounter,
     /// Requests that are being served.
@@ -144,6 +158,32 @@ impl Metrics {
                 &["document"],
                 REQUEST_BUCKETS,
             )?,
+            checks: counters(names::CHECKS, "Health checks by outcome.", &["instance", "check", "outcome"])?,
+            health: gauges(
+                names::HEALTH,
+                "1 while an instance may take traffic as far as its health is known.",
+                &["service", "instance"],
+            )?,
+            connections: gauges(
+                names::CONNECTIONS,
+                "Connections to an instance: open ones, and those that requests use.",
+                &["service", "instance", "state"],
+            )?,
+            pool_waits: counters(
+                names::POOL_WAITS,
+                "Requests that had to wait for a connection.",
+                &["service", "instance"],
+            )?,
+            pool_overflows: counters(
+                names::POOL_OVERFLOWS,
+                "Attempts that found all connections in use.",
+                &["service", "instance"],
+            )?,
+            checkers: {
+                let gauge = IntGauge::new(names::CHECKERS, "Instances that are being checked.")?;
+                registry.register(Box::new(gauge.clone()))?;
+                gauge
+            },
             log_dropped: {
                 let counter = IntCounter::new(names::LOG_DROPPED, "Access log lines that were lost.")?;
                 registry.register(Box::new(counter.clone()))?;
@@ -212,6 +252,46 @@ impl Metrics {
         }
     }
 
+    /// Counters of one instance's pool.
+    #[must_use]
+    pub fn pool(&self, service: &str, instance: &str) -> PoolMetrics {
+        PoolMetrics {
+            waits: self.pool_waits.with_label_values(&[service, instance]),
+            overflows: self.pool_overflows.with_label_values(&[service, instance]),
+        }
+    }
+
+    /// Counters of one checker.
+    #[must_use]
+    pub fn check(&self, instance: &str, check: &str) -> CheckMetrics {
+        CheckMetrics {
+            passed: self.checks.with_label_values(&[instance, check, PASSED]),
+            failed: self.checks.with_label_values(&[instance, check, FAILED]),
+        }
+    }
+
+    /// Drops the series of an instance that left a service, so that instances that come and go leave nothing behind.
+    pub fn forget_instance(&self, service: &str, instance: &str) {
+        // What is not there need not be dropped.
+        for family in [&self.selections, &self.pool_waits, &self.pool_overflows] {
+            let _ = family.remove_label_values(&[service, instance]);
+        }
+        for class in names::CLASSES {
+            let _ = self.upstream.remove_label_values(&[service, instance, class]);
+        }
+        let _ = self.health.remove_label_values(&[service, instance]);
+        for state in [OPEN, USED] {
+            let _ = self.connections.remove_label_values(&[service, instance, state]);
+        }
+    }
+
+    /// Drops the series of a checker that ended.
+    pub fn forget_check(&self, instance: &str, check: &str) {
+        for outcome in [PASSED, FAILED] {
+            let _ = self.checks.remove_label_values(&[instance, check, outcome]);
+        }
+    }
+
     /// Counters of one service.
     #[must_use]
     pub fn service(self: &Arc<Self>, service: &Arc<str>, subsets: &[Arc<str>], instances: &[String]) -> ServiceMetrics {
@@ -244,6 +324,9 @@ impl Metrics {
                     selections: self.selections.with_label_values(&[&**service, instance.as_str()]),
                     upstream: names::CLASSES
                         .map(|class| self.upstream.with_label_values(&[&**service, instance.as_str(), class])),
+                    health: self.health.with_label_values(&[&**service, instance.as_str()]),
+                    connections_open: self.connections.with_label_values(&[&**service, instance.as_str(), OPEN]),
+                    connections_used: self.connections.with_label_values(&[&**service, instance.as_str(), USED]),
                 })
                 .collect(),
         }
@@ -295,4 +378,31 @@ pub struct InstanceMetrics {
     pub selections: IntCounter,
     /// Answers by status class.
     pub upstream: [IntCounter; names::CLASSES.len()],
+    /// Whether it may take traffic; set when metrics are asked for.
+    pub health: IntGauge,
+    /// Open connections; set when metrics are asked for.
+    pub connections_open: IntGauge,
+    /// Connections that requests use; set when metrics are asked for.
+    pub connections_used: IntGauge,
+}
+
+/// Counters of one instance's pool.
+pub struct PoolMetrics {
+    /// Requests that had to wait.
+    pub waits: IntCounter,
+    /// Attempts that waited in vain, or did not wait.
+    pub overflows: IntCounter,
+}
+
+/// Counters of one checker.
+pub struct CheckMetrics {
+    passed: IntCounter,
+    failed: IntCounter,
+}
+
+impl CheckMetrics {
+    /// Counts a check.
+    pub fn count(&self, passed: bool) {
+        if passed { self.passed.inc() } else { self.failed.inc() }
+    }
 }

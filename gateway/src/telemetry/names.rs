@@ -48,6 +48,18 @@ pub const SHED: &str = "serin_shed_total";
 pub const SHEDDING: &str = "serin_shedding";
 /// How much of a resource is used: bytes, descriptors or requests.
 pub const RESOURCE_USED: &str = "serin_resource_used";
+/// Health checks by instance, kind and outcome.
+pub const CHECKS: &str = "serin_health_checks_total";
+/// Instances that are being checked.
+pub const CHECKERS: &str = "serin_health_checkers";
+/// 1 while an instance may take traffic as far as its health is known, else 0.
+pub const HEALTH: &str = "serin_instance_healthy";
+/// Connections to an instance: open ones, and those that requests use.
+pub const CONNECTIONS: &str = "serin_pool_connections";
+/// Requests that had to wait for a connection.
+pub const POOL_WAITS: &str = "serin_pool_waits_total";
+/// Attempts that found all connections in use for as long as they may wait.
+pub const POOL_OVERFLOWS: &str = "serin_pool_overflows_total";
 /// Build information; always 1.
 pub const BUILD_INFO: &str = "serin_build_info";
 

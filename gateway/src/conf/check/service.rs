@@ -9,7 +9,7 @@ use super::super::routing::{
     FallbackTo, Jwt, JwtKey, PathMatch, Service, TagRule, UpstreamProtocol, UserKey, ValueMatch, When,
 };
 use super::super::scalar::{Name, OrNone, Span};
-use super::{Report, chain, limit, route};
+use super::{Report, chain, limit, route, upkeep};
 
 /// Checks one service.
 pub(super) fn service(service: &Service, catalogue: &Catalogue, node: &Node, at: &At<'_>, report: &mut Report<'_>) {
@@ -45,6 +45,8 @@ pub(super) fn service(service: &Service, catalogue: &Catalogue, node: &Node, at:
         limit::concurrency(concurrency, &at.key("concurrency"), report);
     }
     chain::chain(&service.balancer, catalogue, node, &at.key("balancer"), report);
+    upkeep::health_check(service, at, report);
+    upkeep::pool(service, at, report);
 }
 
 pub(super) const NO_JWT: &str = "a claim needs a verified token, and this service has no `jwt`";

@@ -18,13 +18,14 @@ use serin_core::subset::{self, FallbackReason};
 use serin_core::tag::{self, KeySource, TagRule};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::Workshop;
 use super::route::{condition, path_match};
+use super::{Workshop, upkeep};
 use crate::conf;
 use crate::control::generation::{Propagate, ServiceSide, Timeouts};
 use crate::jwt::Verifier;
+use crate::pool::InstancePool;
 use crate::proxy::headers;
-use crate::proxy::peer::{self, Protocol, UpstreamTls};
+use crate::proxy::peer::{Protocol, UpstreamTls};
 
 /// Builds both sides of a service. Instances that were there before keep their vitals.
 ///
@@ -34,11 +35,13 @@ pub(super) fn build(
     workshop: &Workshop,
     name: &str,
     conf: &conf::Service,
-    before: Option<&Service>,
+    before: Option<(&Service, &ServiceSide)>,
     now: Instant,
 ) -> Result<(Service, ServiceSide), String> {
-    let instances = instances(conf, before, now);
-    let side = side(workshop, name, conf, &instances).map_err(|problem| format!("services.{name}: {problem}"))?;
+    let instances = instances(conf, before.map(|(service, _)| service), now);
+    let pools = before.map_or(&[][..], |(_, side)| &side.pools);
+    let side =
+        side(workshop, name, conf, &instances, pools, now).map_err(|problem| format!("services.{name}: {problem}"))?;
     let position = |subset: &str| conf.subsets.get_index_of(subset).ok_or_else(|| format!("no subset {subset}"));
     let tags = conf.tags.iter().map(|rule| tag_rule(rule, position(&rule.subset)?)).collect::<Result<_, String>>()?;
     let parts = ServiceParts {
@@ -88,7 +91,14 @@ fn pairs(labels: &conf::Labels) -> Vec<(Box<str>, Box<str>)> {
     pairs
 }
 
-fn side(workshop: &Workshop, name: &str, conf: &conf::Service, instances: &[Instance]) -> Result<ServiceSide, String> {
+fn side(
+    workshop: &Workshop,
+    name: &str,
+    conf: &conf::Service,
+    instances: &[Instance],
+    pools: &[Arc<InstancePool>],
+    now: Instant,
+) -> Result<ServiceSide, String> {
     let tls = conf.tls.as_ref().map(upstream_tls).transpose()?;
     let protocol = match conf.protocol {
         conf::UpstreamProtocol::Http1 => Protocol::Http1,
@@ -97,8 +107,12 @@ fn side(workshop: &Workshop, name: &str, conf: &conf::Service, instances: &[Inst
     };
     let subsets: Vec<Arc<str>> = conf.subsets.keys().map(conf::Name::shared).collect();
     let addresses: Vec<String> = instances.iter().map(|instance| instance.address.to_string()).collect();
+    let pools = upkeep::pools(workshop, name, conf, protocol, instances, pools, now);
+    let peers = upkeep::peers(&pools, protocol, tls.as_ref());
     Ok(ServiceSide {
-        peers: instances.iter().map(|i| peer::template(i.address, protocol, tls.as_ref())).collect(),
+        checks: upkeep::checks(workshop, conf, protocol, instances, &peers),
+        peers,
+        pools,
         timeouts: timeouts(conf.timeouts),
         propagate: Propagate {
             header: conf.propagate.header.as_option().map(|name| name.0.clone()),

@@ -1,0 +1,101 @@
+//! What goes on in the background for the generation in force: health checks and connection pools.
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use async_trait::async_trait;
+use pingora::server::ShutdownWatch;
+use pingora::services::background::BackgroundService;
+
+use crate::checks::{Checks, Wanted};
+use crate::conf::Routing;
+use crate::control::generation::Generation;
+use crate::pool::keeper::{Keeper, TICK};
+use crate::telemetry::metrics::Metrics;
+
+/// Health checks and connection pools.
+pub struct Upkeep {
+    /// The checks.
+    pub checks: Checks,
+    keeper: Keeper,
+    metrics: Arc<Metrics>,
+    in_force: Mutex<InForce>,
+}
+
+/// The routing document in force, and its instances.
+#[derive(Default)]
+struct InForce {
+    routing: Option<Arc<Routing>>,
+    instances: HashSet<(Arc<str>, SocketAddr)>,
+}
+
+impl Upkeep {
+    /// Nothing to do yet.
+    #[must_use]
+    pub fn new(metrics: Arc<Metrics>) -> Self {
+        Self {
+            checks: Checks::new(Arc::clone(&metrics)),
+            keeper: Keeper::default(),
+            metrics,
+            in_force: Mutex::default(),
+        }
+    }
+
+    /// Takes over a generation that comes into force: instances that are new are checked and connected to, of those
+    /// that left nothing stays.
+    pub fn apply(&self, generation: &Generation) {
+        let mut in_force = self.in_force.lock().unwrap_or_else(PoisonError::into_inner);
+        if in_force.routing.as_ref().is_some_and(|routing| Arc::ptr_eq(routing, &generation.routing)) {
+            return;
+        }
+        self.keeper.apply(generation.services.iter().flat_map(|side| &side.pools), Instant::now());
+        let services = || generation.core.services.iter().zip(&generation.services);
+        self.checks.apply(services().flat_map(|(service, side)| {
+            service.instances.iter().enumerate().map(|(at, instance)| Wanted {
+                service: &service.name,
+                vitals: &instance.vitals,
+                target: side.checks.get(at),
+            })
+        }));
+        let instances: HashSet<_> = services()
+            .flat_map(|(service, _)| service.instances.iter().map(|i| (Arc::clone(&service.name), i.address)))
+            .collect();
+        for (service, address) in in_force.instances.difference(&instances) {
+            self.metrics.forget_instance(service, &address.to_string());
+        }
+        *in_force = InForce { routing: Some(Arc::clone(&generation.routing)), instances };
+    }
+}
+
+/// Tells the metrics what the instances of a generation are like just now.
+pub fn observe(generation: &Generation) {
+    for (service, side) in generation.core.services.iter().zip(&generation.services) {
+        let cells = service.instances.iter().zip(&side.metrics.instances).zip(&side.pools);
+        for ((instance, metrics), pool) in cells {
+            metrics.health.set(i64::from(instance.vitals.health() == serin_core::instance::Health::Healthy));
+            let (open, used) = pool.connections();
+            metrics.connections_open.set(i64::try_from(open).unwrap_or(i64::MAX));
+            metrics.connections_used.set(i64::try_from(used).unwrap_or(i64::MAX));
+        }
+    }
+}
+
+/// Runs it.
+pub struct UpkeepService(pub Arc<Upkeep>);
+
+#[async_trait]
+impl BackgroundService for UpkeepService {
+    async fn start(&self, mut shutdown: ShutdownWatch) {
+        self.0.checks.start();
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                _ = ticks.tick() => self.0.keeper.tick(Instant::now()),
+                stopping = shutdown.changed() => if stopping.is_err() || *shutdown.borrow() { return },
+            }
+        }
+    }
+}
