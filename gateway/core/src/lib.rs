@@ -1,15 +1,19 @@
 //! The decisions of the Serin gateway, free of I/O: no sockets, no clock, no global randomness. A decision is a pure
 //! function of (snapshot, request, now, seed), so it can be tested, explained and replayed. Read [`decide`] first.
 
+pub mod calls;
 pub mod candidates;
 pub mod chain;
 pub mod decide;
 pub mod instance;
+pub mod load;
 pub mod matcher;
 pub mod plugin;
 pub mod request;
 pub mod retry;
 pub mod route;
+pub mod selfguard;
+pub mod signals;
 pub mod snapshot;
 pub mod subset;
 pub mod tag;
