@@ -33,6 +33,8 @@ pub enum Behaviour {
     Status(u16),
     /// `/delay/MS`: waits, then describes.
     Delay(Duration),
+    /// Describes, with these headers in the response.
+    Headers(Vec<(&'static str, String)>),
     /// `/hold`: waits for [`Origin::release`], then describes.
     Hold,
     /// `/reset`: closes the connection without an answer, after it has read the body.

@@ -38,6 +38,8 @@ pub struct Reported {
     expires: AtomicU64,
     utilization: AtomicU64,
     factor: AtomicU64,
+    /// Nanoseconds since `epoch` until which the factor holds.
+    factor_expires: AtomicU64,
     last: Mutex<Last>,
 }
 
@@ -61,6 +63,7 @@ impl Reported {
             expires: AtomicU64::new(0),
             utilization: AtomicU64::new(0),
             factor: AtomicU64::new(1f64.to_bits()),
+            factor_expires: AtomicU64::new(0),
             last: Mutex::default(),
         }
     }
@@ -78,10 +81,12 @@ impl Reported {
         self.holds(now).then(|| f64::from_bits(self.utilization.load(Relaxed)))
     }
 
-    /// The part of its weight that the instance has by the reports of all, in (0, 1].
+    /// The part of its weight that the instance has at `now` by the reports of all, in (0, 1]; 1 if nobody has reported
+    /// for so long that all reports have expired.
     #[must_use]
-    pub fn factor(&self) -> f64 {
-        f64::from_bits(self.factor.load(Relaxed))
+    pub fn factor(&self, now: Instant) -> f64 {
+        let holds = self.since_epoch(now) < self.factor_expires.load(Relaxed);
+        if holds { f64::from_bits(self.factor.load(Relaxed)) } else { 1.0 }
     }
 
     fn holds(&self, now: Instant) -> bool {
@@ -97,8 +102,16 @@ impl Reported {
         last.at = Some(now);
         drop(last);
         self.utilization.store(report.utilization().to_bits(), Relaxed);
-        let expires = now.checked_add(expire_after).map_or(u64::MAX, |then| self.since_epoch(then));
-        self.expires.store(expires, Relaxed);
+        self.expires.store(self.after(now, expire_after), Relaxed);
+    }
+
+    fn set_factor(&self, factor: f64, now: Instant, expire_after: Duration) {
+        self.factor.store(factor.to_bits(), Relaxed);
+        self.factor_expires.store(self.after(now, expire_after), Relaxed);
+    }
+
+    fn after(&self, now: Instant, span: Duration) -> u64 {
+        now.checked_add(span).map_or(u64::MAX, |then| self.since_epoch(then))
     }
 
     /// The weight by the last report; the one before if no request was sent since, and none before the blackout ends.
@@ -179,7 +192,7 @@ impl LoadBoard {
         for (instance, weight) in instances.iter().zip(&weights) {
             let factor = if count < 2 { 1.0 } else { weight.unwrap_or(mean) / most };
             let factor = if factor.is_finite() { factor.clamp(LEAST_FACTOR, 1.0) } else { 1.0 };
-            instance.vitals.reported().factor.store(factor.to_bits(), Relaxed);
+            instance.vitals.reported().set_factor(factor, now, self.policy.expire_after);
         }
     }
 }
@@ -226,7 +239,8 @@ mod tests {
                 board.note(&pool, &instance.vitals, report, start + Duration::from_secs(second));
             }
         }
-        pool.iter().map(|instance| (instance.vitals.load_factor() * 1000.0).round() / 1000.0).collect()
+        let end = start + Duration::from_secs(12);
+        pool.iter().map(|instance| (instance.vitals.load_factor(end) * 1000.0).round() / 1000.0).collect()
     }
 
     #[test]
@@ -259,10 +273,10 @@ mod tests {
         for second in 0..9 {
             note(second, 0, 0.2);
             note(second, 1, 0.8);
-            assert_eq!(pool[1].vitals.load_factor(), 1.0);
+            assert_eq!(pool[1].vitals.load_factor(start + Duration::from_secs(second)), 1.0);
         }
         (9..13).for_each(|second| (0..2).for_each(|who| note(second, who, [0.2, 0.8][who])));
-        assert_eq!(pool[1].vitals.load_factor(), 0.25);
+        assert_eq!(pool[1].vitals.load_factor(start + Duration::from_secs(13)), 0.25);
     }
 
     #[test]
@@ -275,12 +289,26 @@ mod tests {
                 board.note(&pool, &instance.vitals, report(utilization, 100.0, 0.0), at(second));
             }
         }
-        assert_eq!((pool[1].vitals.load_factor(), pool[1].vitals.utilization(at(12))), (0.25, Some(0.8)));
+        assert_eq!((pool[1].vitals.load_factor(at(12)), pool[1].vitals.utilization(at(12))), (0.25, Some(0.8)));
         board.note(&pool, &pool[0].vitals, report(0.2, 100.0, 0.0), at(180));
         board.note(&pool, &pool[2].vitals, report(0.2, 100.0, 0.0), at(180));
         assert_eq!(pool[1].vitals.utilization(at(191)), None);
         board.note(&pool, &pool[0].vitals, report(0.2, 100.0, 0.0), at(192));
-        assert_eq!(pool[1].vitals.load_factor(), 1.0, "the mean of the others");
+        assert_eq!(pool[1].vitals.load_factor(at(192)), 1.0, "the mean of the others");
         assert!(pool[1].vitals.reported().report(at(192)).is_none());
+    }
+
+    #[test]
+    fn factors_expire_when_nobody_reports_any_longer() {
+        let start = Instant::now();
+        let (board, pool) = (LoadBoard::new(POLICY, start), pool(2, start));
+        let at = |second| start + Duration::from_secs(second);
+        for second in 0..12 {
+            for (instance, utilization) in pool.iter().zip([0.2, 0.8]) {
+                board.note(&pool, &instance.vitals, report(utilization, 100.0, 0.0), at(second));
+            }
+        }
+        assert_eq!(pool[1].vitals.load_factor(at(190)), 0.25);
+        assert_eq!(pool[1].vitals.load_factor(at(192)), 1.0);
     }
 }

@@ -31,6 +31,15 @@ impl Trip {
             Self::Slow => "slow",
         }
     }
+
+    /// What it did, in words.
+    #[must_use]
+    pub fn as_words(self) -> &'static str {
+        match self {
+            Self::Panicked => "panicked",
+            Self::Slow => "taken too long to decide",
+        }
+    }
 }
 
 /// How long decisions may take.

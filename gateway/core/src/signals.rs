@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::calls::{Calls, Score};
 use crate::instance::Vitals;
-use crate::load::Reported;
+use crate::load::{LoadReport, Reported};
 
 /// The parts that are there if they are wanted.
 #[derive(Debug, Default)]
@@ -40,15 +40,22 @@ impl Vitals {
         self.signals().reported.get_or_init(|| Box::new(Reported::new(self.epoch())))
     }
 
+    /// The last load report and when it came; `None` if there is none that holds at `now`.
+    #[must_use]
+    pub fn load_report(&self, now: Instant) -> Option<(LoadReport, Instant)> {
+        self.signals().reported.get()?.report(now)
+    }
+
     /// Utilisation by its last report; `None` if there is none that holds at `now`.
     #[must_use]
     pub fn utilization(&self, now: Instant) -> Option<f64> {
         self.signals().reported.get()?.utilization(now)
     }
 
-    /// The part of its weight that the instance has by the load reports of all, in (0, 1]; 1 without reports.
+    /// The part of its weight that the instance has by the load reports of all, in (0, 1]; 1 without reports that
+    /// hold at `now`.
     #[must_use]
-    pub fn load_factor(&self) -> f64 {
-        self.signals().reported.get().map_or(1.0, |reported| reported.factor())
+    pub fn load_factor(&self, now: Instant) -> f64 {
+        self.signals().reported.get().map_or(1.0, |reported| reported.factor(now))
     }
 }

@@ -100,19 +100,47 @@ pub struct InstanceView {
     pub picks: u64,
     /// Average latency in milliseconds; falls to 0 while there are no requests.
     pub ewma_ms: f64,
+    /// What its last calls say, where the chain has them kept.
+    pub calls: Option<CallsView>,
+    /// The load that it reports, unless that is stale.
+    pub load: Option<LoadView>,
+}
+
+/// The last calls of an instance: 100 at most, and none older than 10 s but for the latest eight.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CallsView {
+    /// Mean latency in milliseconds, where a failure counts as slow; fades while there are no requests.
+    pub mean_ms: f64,
+    /// Share that succeeded, smoothed, from 0 to 1; fades to 1 while there are no requests.
+    pub success: f64,
+}
+
+/// The load that an instance reports.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct LoadView {
+    /// Utilisation, the application's own or the processor's; 1 is all of it.
+    pub utilization: f64,
+    /// Requests per second.
+    pub rps: f64,
+    /// Errors per second.
+    pub eps: f64,
+    /// Age of the report in milliseconds.
+    pub age_ms: u64,
+    /// The part of its weight that the instance has by the reports of all.
+    pub factor: f64,
 }
 
 /// All services of a generation.
 pub(super) fn services(generation: &Generation) -> ServiceList {
     let core = &generation.core;
-    let summary = |(service, traffic): (&std::sync::Arc<Service>, _)| ServiceSummary {
+    let summary = |(at, (service, traffic)): (usize, (&std::sync::Arc<Service>, _))| ServiceSummary {
         name: service.name.to_string(),
         stable: service.subsets[service.stable].name.to_string(),
         weights: by_name(service, &in_force(service, traffic)),
-        switches: switches(traffic),
+        switches: switches(generation, at),
         instances: service.instances.len(),
     };
-    ServiceList { services: core.services.iter().zip(&core.traffic).map(summary).collect() }
+    ServiceList { services: core.services.iter().zip(&core.traffic).enumerate().map(summary).collect() }
 }
 
 /// One service of a generation.
@@ -136,7 +164,7 @@ pub(super) fn service(generation: &Generation, position: usize) -> ServiceView {
         name: service.name.to_string(),
         stable: service.subsets[service.stable].name.to_string(),
         balancer: service.any.chain.pick_name().to_string(),
-        switches: switches(traffic),
+        switches: switches(generation, position),
         subsets: service.subsets.iter().enumerate().map(subset).collect(),
         instances: service.instances.iter().map(|instance| self::instance(service, instance, now)).collect(),
         revision: Revisions { routing: generation.routing_revision, traffic: generation.traffic_revision },
@@ -161,7 +189,23 @@ fn instance(service: &Service, instance: &Instance, now: Instant) -> InstanceVie
         in_flight: instance.vitals.in_flight(),
         picks: instance.vitals.picks(),
         ewma_ms: (instance.vitals.ewma_nanos(now) / 1e4).round() / 100.0,
+        calls: instance.vitals.score(now).map(|score| CallsView {
+            mean_ms: (score.latency_nanos / 1e4).round() / 100.0,
+            success: rounded(score.success),
+        }),
+        load: instance.vitals.load_report(now).map(|(report, at)| LoadView {
+            utilization: rounded(report.utilization()),
+            rps: rounded(report.rps),
+            eps: rounded(report.eps),
+            age_ms: u64::try_from(now.saturating_duration_since(at).as_millis()).unwrap_or(u64::MAX),
+            factor: rounded(instance.vitals.load_factor(now)),
+        }),
     }
+}
+
+/// To four decimals.
+fn rounded(number: f64) -> f64 {
+    (number * 1e4).round() / 1e4
 }
 
 /// Takes the values of header edits that may be credentials out of a routing document. Keys are kept in files, which

@@ -164,7 +164,14 @@ pub(super) fn switches(switches: SwitchesInForce) -> String {
         Abort::All => "aborted",
         Abort::Weights => "weights aborted",
     };
-    format!("{abort}, canary switch {}, balancer switch {}", on_off(switches.canary), on_off(switches.balancer))
+    let tripped = switches.tripped.map_or(String::new(), |why| {
+        format!(", BALANCER CHAIN OUT: it had {}, round robin until `serin rearm`", why.as_words())
+    });
+    format!(
+        "{abort}, canary switch {}, balancer switch {}{tripped}",
+        on_off(switches.canary),
+        on_off(switches.balancer)
+    )
 }
 
 fn describe(preview: &Preview) -> String {

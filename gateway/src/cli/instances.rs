@@ -33,11 +33,15 @@ impl Instances {
 fn show(views: &[ServiceView]) -> String {
     let of = |view: &ServiceView| view.instances.iter().map(|instance| row(&view.name, instance)).collect::<Vec<_>>();
     let rows: Vec<_> = views.iter().flat_map(of).collect();
-    let head = ["SERVICE", "ADDRESS", "SUBSETS", "ZONE", "WEIGHT", "HEALTH", "IN FLIGHT", "PICKS", "LATENCY"];
-    table(head, &rows)
+    let head = ["SERVICE", "ADDRESS", "SUBSETS", "ZONE", "WEIGHT", "HEALTH", "IN FLIGHT", "PICKS", "LATENCY", "LOAD"];
+    let out = views.iter().filter_map(|view| Some((&view.name, view.switches.tripped?)));
+    let warnings = out.map(|(name, why)| {
+        format!("\nThe balancer chain of {name} had {}: plain round robin until `serin rearm {name}`.", why.as_words())
+    });
+    format!("{}{}", table(head, &rows), warnings.collect::<String>())
 }
 
-fn row(service: &str, instance: &InstanceView) -> [String; 9] {
+fn row(service: &str, instance: &InstanceView) -> [String; 10] {
     let or_none = |text: String| if text.is_empty() { NONE.to_owned() } else { text };
     [
         service.to_owned(),
@@ -49,5 +53,8 @@ fn row(service: &str, instance: &InstanceView) -> [String; 9] {
         instance.in_flight.to_string(),
         instance.picks.to_string(),
         format!("{:.2} ms", instance.ewma_ms),
+        instance
+            .load
+            .map_or(NONE.to_owned(), |load| format!("{:.0} % (x {:.2})", load.utilization * 100.0, load.factor)),
     ]
 }

@@ -3,6 +3,7 @@
 mod anonymous;
 mod fallback;
 mod link;
+mod load_reports;
 mod policy;
 mod route;
 mod value;
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 pub use self::anonymous::{Anonymous, AnonymousCookie};
 pub use self::fallback::{Fallback, FallbackOn, FallbackTo};
 pub use self::link::{Link, default_chain};
+pub use self::load_reports::{LoadReports, SelfGuard};
 pub use self::policy::{Across, Propagate, Retry, RetryOn, Timeouts, TimeoutsOverride};
 pub use self::route::{
     Action, HeaderEdits, Match, PathMatch, Redirect, RedirectStatus, Respond, Rewrite, Route, Scheme,
@@ -104,6 +106,12 @@ pub struct Service {
     #[serde(default = "default_chain")]
     #[schemars(length(min = 1))]
     pub balancer: Vec<Link>,
+    /// When the gateway takes the chain out because its decisions take too long.
+    #[serde(default)]
+    pub self_guard: SelfGuard,
+    /// What is done with the load that instances report. Default: nothing, and reports are passed on to clients.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load_reports: Option<LoadReports>,
     /// Longest times.
     #[serde(default)]
     pub timeouts: Timeouts,

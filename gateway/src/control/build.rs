@@ -10,12 +10,13 @@ use std::time::Instant;
 
 use serin_core::plugin::{Catalogue, Node};
 use serin_core::route::RouteTable;
+use serin_core::selfguard::SelfGuard;
 use serin_core::snapshot::{self, Service, ServiceTraffic, Snapshot};
 use serin_core::subset::Share;
 use serin_core::tag::SigningKey;
 
 use super::generation::{Generation, RouteSide, ServiceSide};
-use crate::conf::{Abort, Routing, Traffic};
+use crate::conf::{self, Abort, Routing, Traffic};
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::names::{ROUTING, TRAFFIC};
 
@@ -53,7 +54,10 @@ impl Workshop {
                 Some(kept) => kept,
                 None => {
                     let before = previous.and_then(|p| Some(&*p.core.services[p.service(name)?]));
-                    let (service, side) = service::build(self, name, conf, before, now)?;
+                    let (service, mut side) = service::build(self, name, conf, before, now)?;
+                    if let Some(guard) = previous.and_then(|previous| same_guard(previous, name, conf)) {
+                        side.guard = guard;
+                    }
                     (Arc::new(service), Arc::new(side))
                 }
             };
@@ -113,6 +117,9 @@ impl Workshop {
                 self.metrics.weight(&service.name, &subset.name).set(f64::from(weight) / 10_000.0);
             }
         }
+        for side in &generation.services {
+            side.metrics.tripped.set(i64::from(side.guard.tripped().is_some()));
+        }
     }
 
     fn routes(
@@ -146,6 +153,14 @@ fn unchanged(previous: &Generation, routing: &Routing, name: &str) -> Option<(Ar
     }
     let at = previous.service(name)?;
     Some((Arc::clone(&previous.core.services[at]), Arc::clone(&previous.services[at])))
+}
+
+/// The guard of a service's chain in the previous generation, if the chain is the same.
+fn same_guard(previous: &Generation, name: &str, conf: &conf::Service) -> Option<Arc<SelfGuard>> {
+    let before = previous.routing.services.get(name)?;
+    let same = before.balancer == conf.balancer && before.self_guard == conf.self_guard;
+    let at = previous.service(name).filter(|_| same)?;
+    Some(Arc::clone(&previous.services[at].guard))
 }
 
 /// What the traffic document says of a service.

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
 use pingora::upstreams::peer::HttpPeer;
+use serin_core::selfguard::SelfGuard;
 use serin_core::snapshot::Snapshot;
 
 use crate::conf::{Routing, Traffic};
 use crate::jwt::Verifier;
+use crate::proxy::load::LoadSide;
 use crate::telemetry::metrics::{RouteMetrics, ServiceMetrics};
 
 /// A generation. A request keeps the one it began with.
@@ -48,6 +50,8 @@ pub struct RouteSide {
 
 /// The gateway's side of a service.
 pub struct ServiceSide {
+    /// Name of the service.
+    pub name: Arc<str>,
     /// How to connect, by position of the instance; cloned per attempt.
     pub peers: Vec<HttpPeer>,
     /// Timeouts.
@@ -56,6 +60,10 @@ pub struct ServiceSide {
     pub propagate: Propagate,
     /// Verifies JWTs for tag rules and user keys.
     pub jwt: Option<Verifier>,
+    /// Guards the gateway against the chain; kept as long as the chain's configuration is the same.
+    pub guard: Arc<SelfGuard>,
+    /// What is done with load reports, if anything.
+    pub load: Option<LoadSide>,
     /// Counters.
     pub metrics: ServiceMetrics,
 }

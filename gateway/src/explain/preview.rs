@@ -84,7 +84,7 @@ pub fn preview(generation: &Generation, proposal: &Proposal) -> Result<Preview, 
         to: by_name(service, &new),
         moves,
         moved: share(moved),
-        switches: switches(traffic),
+        switches: switches(generation, position),
         held: held(service, traffic),
     })
 }

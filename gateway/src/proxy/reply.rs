@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, StatusCode};
 use pingora::http::ResponseHeader;
+use pingora::protocols::http::ServerSession;
 use pingora::proxy::Session;
 use pingora::{ErrorType, OrErr, Result};
 
@@ -69,11 +70,11 @@ impl Reply {
         for (name, value) in self.headers {
             head.append_header(name, value)?;
         }
-        session.write_response_header(Box::new(head), no_body).await?;
-        if !no_body {
-            session.write_response_body(Some(self.body), true).await?;
+        if no_body {
+            return send_head_only(session, head).await;
         }
-        Ok(())
+        session.write_response_header(Box::new(head), false).await?;
+        session.write_response_body(Some(self.body), true).await
     }
 
     /// The trailers-only form of gRPC over HTTP/2: HTTP status 200 and the gRPC status in the head.
@@ -86,8 +87,17 @@ impl Reply {
             "grpc-message",
             HeaderValue::from_str(message).or_err(ErrorType::InternalError, "a status reason is ASCII")?,
         )?;
-        session.write_response_header(Box::new(head), true).await
+        send_head_only(session, head).await
     }
+}
+
+/// Sends a response that ends with its head. pingora's own call leaves an HTTP/2 stream open, which is then reset if the
+/// connection is not used again, and which no gRPC client takes for the trailers-only form.
+async fn send_head_only(session: &mut Session, head: ResponseHeader) -> Result<()> {
+    if let ServerSession::H2(stream) = session.as_downstream_mut() {
+        return stream.write_response_header(Box::new(head), true);
+    }
+    session.write_response_header(Box::new(head), true).await
 }
 
 /// Whether the request is a gRPC call.
@@ -100,14 +110,16 @@ pub fn is_grpc(session: &Session) -> bool {
     content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
 }
 
-/// The gRPC status that stands for an HTTP status (gRPC's "HTTP to gRPC Status Code Mapping").
+/// The gRPC status that stands for an HTTP status (gRPC's "HTTP to gRPC Status Code Mapping" and, for a deadline, Envoy.
 fn grpc_status(status: StatusCode) -> &'static str {
     match status.as_u16() {
         400 => "13",
         401 => "16",
         403 => "7",
         404 => "12",
-        429 | 502..=504 => "14",
+        429 | 502 | 503 => "14",
+        // The gateway's own: what it waited for did not come within the client's deadline.
+        504 => "4",
         _ => "2",
     }
 }

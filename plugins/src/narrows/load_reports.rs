@@ -34,14 +34,15 @@ impl Narrowing for LoadReports {
 
 impl Narrow for LoadReports {
     fn narrow(&self, cx: &mut PickCx<'_>, candidates: &mut Candidates<'_>) {
-        let factors = candidates.iter().map(|(_, instance)| instance.vitals.load_factor());
+        let now = cx.now;
+        let factors = candidates.iter().map(|(_, instance)| instance.vitals.load_factor(now));
         let (least, most) = factors.fold((f64::INFINITY, 0.0f64), |(least, most), f| (least.min(f), most.max(f)));
         if least >= most {
             return;
         }
         let mut draws = Draws::default();
         candidates.retain(|_, instance| {
-            let part = instance.vitals.load_factor() / most;
+            let part = instance.vitals.load_factor(now) / most;
             part >= 1.0 || draws.next(cx.rng) < part
         });
     }
@@ -89,7 +90,10 @@ mod tests {
         let (mut rng, mut counts) = (rng(3), vec![0.0; pool.len()]);
         for _ in 0..10_000 {
             let mut candidates = Candidates::new(&pool);
-            with_cx(&mut rng, 0, &[], |cx| LoadReports.narrow(cx, &mut candidates));
+            with_cx(&mut rng, 0, &[], |cx| {
+                cx.now = now;
+                LoadReports.narrow(cx, &mut candidates);
+            });
             assert!(!candidates.is_empty());
             candidates.slots().for_each(|slot| counts[slot] += 1e-4);
         }

@@ -18,7 +18,8 @@ pub struct Timeouts {
     pub first_byte: Span,
     /// Between two pieces of a body, in either direction.
     pub idle: Span,
-    /// For the whole request with all its attempts, or `none`: streams and WebSockets need that.
+    /// For the whole request with all its attempts, or `none`. Streams and WebSockets have no such limit; a gRPC call has
+    /// the one that its client sets with `grpc-timeout`, and not a longer one than this.
     pub request: OrNone<Span>,
 }
 
@@ -89,13 +90,15 @@ impl Default for Retry {
     }
 }
 
-/// A failure that is tried again: `connect_failure`, `reset`, a status such as `"503"`, or `"5xx"`.
+/// A failure that is tried again: `connect_failure`, `reset`, `timeout`, a status such as `"503"`, or `"5xx"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryOn {
     /// No connection could be made.
     ConnectFailure,
     /// The connection broke before the response began.
     Reset,
+    /// The response did not begin within `first_byte`.
+    Timeout,
     /// The response has a status from 500 to 599.
     ServerError,
     /// The response has this status, 400 to 599.
@@ -109,16 +112,16 @@ impl RetryOn {
         match self {
             Self::ServerError => (500..600).contains(&status),
             Self::Status(wanted) => wanted == status,
-            Self::ConnectFailure | Self::Reset => false,
+            Self::ConnectFailure | Self::Reset | Self::Timeout => false,
         }
     }
 }
 
 impl Scalar for RetryOn {
     const SCHEMA: &'static str = "RetryOn";
-    const PATTERN: &'static str = "^(connect_failure|reset|5xx|[45][0-9]{2})$";
-    const EXPECTED: &'static str = "`connect_failure`, `reset`, `5xx` or a status such as `\"503\"`";
-    const WORDS: &'static [&'static str] = &["connect_failure", "reset", "5xx"];
+    const PATTERN: &'static str = "^(connect_failure|reset|timeout|5xx|[45][0-9]{2})$";
+    const EXPECTED: &'static str = "`connect_failure`, `reset`, `timeout`, `5xx` or a status such as `\"503\"`";
+    const WORDS: &'static [&'static str] = &["connect_failure", "reset", "timeout", "5xx"];
 }
 
 impl FromStr for RetryOn {
@@ -128,6 +131,7 @@ impl FromStr for RetryOn {
         match text {
             "connect_failure" => Ok(Self::ConnectFailure),
             "reset" => Ok(Self::Reset),
+            "timeout" => Ok(Self::Timeout),
             "5xx" => Ok(Self::ServerError),
             _ => match text.parse() {
                 Ok(status @ 400..=599) if text.len() == 3 => Ok(Self::Status(status)),
@@ -142,6 +146,7 @@ impl fmt::Display for RetryOn {
         match self {
             Self::ConnectFailure => f.write_str("connect_failure"),
             Self::Reset => f.write_str("reset"),
+            Self::Timeout => f.write_str("timeout"),
             Self::ServerError => f.write_str("5xx"),
             Self::Status(status) => status.fmt(f),
         }

@@ -12,10 +12,14 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serin_core::chain::ChainPlan;
 use serin_core::instance::{Instance, Vitals};
+use serin_core::load::{LoadBoard, LoadPolicy};
+use serin_core::plugin::Plugin;
 use serin_core::retry::{self, RetryPolicy};
+use serin_core::selfguard::{Budget, SelfGuard};
 use serin_core::snapshot::{Service, ServiceParts};
 use serin_core::subset::{self, FallbackReason};
 use serin_core::tag::{self, KeySource, TagRule};
+use serin_plugins::narrows::load_reports::LoadReports;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::Workshop;
@@ -24,6 +28,7 @@ use crate::conf;
 use crate::control::generation::{Propagate, ServiceSide, Timeouts};
 use crate::jwt::Verifier;
 use crate::proxy::headers;
+use crate::proxy::load::LoadSide;
 use crate::proxy::peer::{self, Protocol, UpstreamTls};
 
 /// Builds both sides of a service. Instances that were there before keep their vitals.
@@ -38,7 +43,7 @@ pub(super) fn build(
     now: Instant,
 ) -> Result<(Service, ServiceSide), String> {
     let instances = instances(conf, before, now);
-    let side = side(workshop, name, conf, &instances).map_err(|problem| format!("services.{name}: {problem}"))?;
+    let side = side(workshop, name, conf, &instances, now).map_err(|problem| format!("services.{name}: {problem}"))?;
     let position = |subset: &str| conf.subsets.get_index_of(subset).ok_or_else(|| format!("no subset {subset}"));
     let tags = conf.tags.iter().map(|rule| tag_rule(rule, position(&rule.subset)?)).collect::<Result<_, String>>()?;
     let parts = ServiceParts {
@@ -52,7 +57,7 @@ pub(super) fn build(
         tags,
         fallback: fallback(&conf.fallback, conf, position)?,
         retry: retry_policy(&conf.retry),
-        chain: chain(workshop, &conf.balancer)?,
+        chain: chain(workshop, conf)?,
     };
     let service = Service::new(parts).map_err(|error| format!("services.{name}.subsets: {error}"))?;
     Ok((service, side))
@@ -88,7 +93,13 @@ fn pairs(labels: &conf::Labels) -> Vec<(Box<str>, Box<str>)> {
     pairs
 }
 
-fn side(workshop: &Workshop, name: &str, conf: &conf::Service, instances: &[Instance]) -> Result<ServiceSide, String> {
+fn side(
+    workshop: &Workshop,
+    name: &str,
+    conf: &conf::Service,
+    instances: &[Instance],
+    now: Instant,
+) -> Result<ServiceSide, String> {
     let tls = conf.tls.as_ref().map(upstream_tls).transpose()?;
     let protocol = match conf.protocol {
         conf::UpstreamProtocol::Http1 => Protocol::Http1,
@@ -98,6 +109,7 @@ fn side(workshop: &Workshop, name: &str, conf: &conf::Service, instances: &[Inst
     let subsets: Vec<Arc<str>> = conf.subsets.keys().map(conf::Name::shared).collect();
     let addresses: Vec<String> = instances.iter().map(|instance| instance.address.to_string()).collect();
     Ok(ServiceSide {
+        name: name.into(),
         peers: instances.iter().map(|i| peer::template(i.address, protocol, tls.as_ref())).collect(),
         timeouts: timeouts(conf.timeouts),
         propagate: Propagate {
@@ -106,8 +118,28 @@ fn side(workshop: &Workshop, name: &str, conf: &conf::Service, instances: &[Inst
             tracestate: conf.propagate.tracestate,
         },
         jwt: conf.jwt.as_ref().map(Verifier::new).transpose()?,
+        guard: Arc::new(SelfGuard::new(budget(&conf.self_guard), now)),
+        load: conf.load_reports.as_ref().map(|reports| LoadSide {
+            board: LoadBoard::new(load_policy(reports), now),
+            forward: reports.forward,
+            metrics: workshop.metrics.load_reports(name),
+        }),
         metrics: workshop.metrics.service(&name.into(), &subsets, &addresses),
     })
+}
+
+fn budget(conf: &conf::SelfGuard) -> Budget {
+    Budget { decision: conf.decision_p99.duration(), sustained: conf.sustained.duration() }
+}
+
+fn load_policy(conf: &conf::LoadReports) -> LoadPolicy {
+    LoadPolicy {
+        expire_after: conf.expire_after.duration(),
+        update_every: conf.update_every.duration(),
+        blackout: conf.blackout.duration(),
+        error_penalty: f64::from(conf.error_penalty.hundredths()) / 10_000.0,
+        weights: conf.weights,
+    }
 }
 
 /// The member of `baggage` that names a subset, by position.
@@ -240,6 +272,7 @@ fn retry_policy(conf: &conf::Retry) -> RetryPolicy {
     let on = |on: &conf::RetryOn| match on {
         conf::RetryOn::ConnectFailure => retry::RetryOn::ConnectFailure,
         conf::RetryOn::Reset => retry::RetryOn::Reset,
+        conf::RetryOn::Timeout => retry::RetryOn::Timeout,
         conf::RetryOn::ServerError => retry::RetryOn::ServerError,
         conf::RetryOn::Status(status) => retry::RetryOn::Status(*status),
     };
@@ -254,8 +287,8 @@ fn retry_policy(conf: &conf::Retry) -> RetryPolicy {
     }
 }
 
-fn chain(workshop: &Workshop, links: &[conf::Link]) -> Result<ChainPlan, String> {
-    let Some((last, narrows)) = links.split_last() else { return Ok(ChainPlan::default()) };
+fn chain(workshop: &Workshop, conf: &conf::Service) -> Result<ChainPlan, String> {
+    let Some((last, narrows)) = conf.balancer.split_last() else { return Ok(ChainPlan::default()) };
     let Workshop { catalogue, node, .. } = workshop;
     let unknown = |name: &str| format!("balancer: nothing is called {name}");
     let narrow = |link: &conf::Link| {
@@ -264,8 +297,13 @@ fn chain(workshop: &Workshop, links: &[conf::Link]) -> Result<ChainPlan, String>
         Ok::<_, String>((link.name.as_str().into(), built))
     };
     let pick = catalogue.balancers.build(&last.name, last.conf.clone(), node);
+    let mut narrows = narrows.iter().map(narrow).collect::<Result<Vec<_>, _>>()?;
+    let thins = conf.load_reports.is_some_and(|reports| reports.weights);
+    if thins && !narrows.iter().any(|(name, _): &(Arc<str>, _)| **name == *LoadReports::NAME) {
+        narrows.push((LoadReports::NAME.into(), Arc::new(LoadReports)));
+    }
     Ok(ChainPlan {
-        narrows: narrows.iter().map(narrow).collect::<Result<_, _>>()?,
+        narrows,
         pick: (last.name.as_str().into(), pick.ok_or_else(|| unknown(&last.name))?.map_err(|e| e.to_string())?),
     })
 }
