@@ -62,6 +62,8 @@ impl Default for Budget {
 pub struct SelfGuard {
     budget: Budget,
     epoch: Instant,
+    /// Nanoseconds of a part; more than 0.
+    length: u64,
     tripped: AtomicU8,
     /// Number of the part of time that is being counted.
     part: AtomicU64,
@@ -78,6 +80,7 @@ impl SelfGuard {
         Self {
             budget,
             epoch: now,
+            length: nanos(budget.sustained / PARTS).max(1),
             tripped: AtomicU8::new(0),
             part: AtomicU64::new(0),
             decisions: AtomicU32::new(0),
@@ -106,8 +109,7 @@ impl SelfGuard {
 
     /// A decision that ended at `now` took so long. True for the one call that takes the chain out.
     pub fn note(&self, now: Instant, took: Duration) -> bool {
-        let length = (self.budget.sustained / PARTS).as_nanos().max(1);
-        let part = (now.saturating_duration_since(self.epoch).as_nanos() / length) as u64;
+        let part = nanos(now.saturating_duration_since(self.epoch)) / self.length;
         let before = self.part.load(Relaxed);
         let ended = part > before && self.part.compare_exchange(before, part, Relaxed, Relaxed).is_ok();
         let out = ended && self.end_part();
@@ -144,6 +146,11 @@ impl SelfGuard {
     fn trip(&self, why: Trip) -> bool {
         self.tripped.compare_exchange(0, why as u8 + 1, Relaxed, Relaxed).is_ok()
     }
+}
+
+/// Whole nanoseconds, for 584 years.
+fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
