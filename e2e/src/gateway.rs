@@ -18,6 +18,7 @@ use crate::wait;
 pub struct Gateway {
     /// The documents it was started with.
     pub conf: Conf,
+    binary: PathBuf,
     dir: TempDir,
     listeners: Vec<(String, SocketAddr)>,
     admin: SocketAddr,
@@ -62,9 +63,18 @@ impl Gateway {
 
     /// Like [`Gateway::start`] in a directory that holds more files already, such as certificates.
     pub async fn start_in(dir: TempDir, conf: Conf) -> Self {
+        Self::start_built(binary(), dir, conf).await
+    }
+
+    /// Like [`Gateway::start`] with another binary, such as one with plug-ins of its own.
+    pub async fn start_as(binary: PathBuf, conf: Conf) -> Self {
+        Self::start_built(binary, directory(), conf).await
+    }
+
+    async fn start_built(binary: PathBuf, dir: TempDir, conf: Conf) -> Self {
         let mut dir = dir;
         for _ in 0..5 {
-            let gateway = Self::launch(dir, conf.clone());
+            let gateway = Self::launch(binary.clone(), dir, conf.clone());
             match gateway.ready().await {
                 Ok(()) => return gateway,
                 Err(output) if output.to_lowercase().contains("in use") => dir = gateway.into_dir(),
@@ -74,7 +84,7 @@ impl Gateway {
         panic!("no free port in five attempts");
     }
 
-    fn launch(dir: TempDir, conf: Conf) -> Self {
+    fn launch(binary: PathBuf, dir: TempDir, conf: Conf) -> Self {
         let mut bootstrap = conf.bootstrap.clone();
         let mut listeners = vec![];
         for listener in bootstrap["listeners"].as_array_mut().unwrap() {
@@ -87,8 +97,8 @@ impl Gateway {
         for (name, document) in [("serin", &bootstrap), ("routing", &conf.routing), ("traffic", &conf.traffic)] {
             write_atomically(&dir.path().join(format!("{name}.yaml")), &pretty(document));
         }
-        let child = Mutex::new(spawn(dir.path()));
-        Self { conf, dir, listeners, admin, child, ready_early: AtomicBool::new(false) }
+        let child = Mutex::new(spawn(&binary, dir.path()));
+        Self { conf, binary, dir, listeners, admin, child, ready_early: AtomicBool::new(false) }
     }
 
     /// Kills the process and starts it again on the files as they are now.
@@ -97,7 +107,7 @@ impl Gateway {
             let mut child = self.child.lock().unwrap();
             child.kill().unwrap();
             child.wait().unwrap();
-            *child = spawn(self.dir.path());
+            *child = spawn(&self.binary, self.dir.path());
         }
         self.ready().await.unwrap_or_else(|output| panic!("the gateway did not start again:\n{output}"));
     }
@@ -204,7 +214,10 @@ impl Gateway {
     /// Runs a command of the CLI against this gateway.
     pub async fn cli(&self, args: &[&str]) -> Cli {
         let (args, admin) = (args.iter().map(|arg| (*arg).to_owned()).collect::<Vec<_>>(), self.admin);
-        run(move |command| command.args(args).env("SERIN_ADMIN", format!("http://{admin}"))).await
+        let prepare = move |command: &mut Command| {
+            command.args(args).env("SERIN_ADMIN", format!("http://{admin}"));
+        };
+        run(&self.binary, prepare).await
     }
 }
 
@@ -228,9 +241,9 @@ pub async fn is_ready(admin: SocketAddr) -> bool {
     call.try_on(&mut Conn::http1(admin).await).await.is_ok_and(|reply| reply.status == 200)
 }
 
-fn spawn(dir: &Path) -> Child {
+fn spawn(binary: &Path, dir: &Path) -> Child {
     let output = File::options().create(true).append(true).open(dir.join("output.log")).unwrap();
-    Command::new(binary())
+    Command::new(binary)
         .args(["run", "--config"])
         .arg(dir.join("serin.yaml"))
         .current_dir(dir)
@@ -238,20 +251,22 @@ fn spawn(dir: &Path) -> Child {
         .stdout(output.try_clone().unwrap())
         .stderr(output)
         .spawn()
-        .unwrap_or_else(|error| panic!("{}: {error} (cargo build -p serin)", binary().display()))
+        .unwrap_or_else(|error| panic!("{}: {error} (cargo build -p serin)", binary.display()))
 }
 
 /// Runs the binary with `args` and no gateway in mind.
 pub async fn cli(args: &[&str]) -> Cli {
     let args: Vec<_> = args.iter().map(|arg| (*arg).to_owned()).collect();
-    run(move |command| command.args(args)).await
+    let prepare = move |command: &mut Command| {
+        command.args(args);
+    };
+    run(&binary(), prepare).await
 }
 
-async fn run(prepare: impl FnOnce(&mut Command) -> &mut Command + Send + 'static) -> Cli {
-    let task = tokio::task::spawn_blocking(move || {
-        let mut command = Command::new(binary());
-        prepare(command.stdin(Stdio::null())).output().unwrap()
-    });
+async fn run(binary: &Path, prepare: impl FnOnce(&mut Command)) -> Cli {
+    let mut command = Command::new(binary);
+    prepare(command.stdin(Stdio::null()));
+    let task = tokio::task::spawn_blocking(move || command.output().unwrap());
     let output: Output = tokio::time::timeout(wait::DEADLINE, task).await.expect("the command to end").unwrap();
     Cli {
         code: output.status.code().unwrap_or(-1),

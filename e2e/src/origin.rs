@@ -38,6 +38,8 @@ pub enum Behaviour {
     Delay(Duration),
     /// Waits in a queue for one of [`WORKERS`] workers, who takes so long to describe.
     Work(Duration),
+    /// Describes, with these headers in the response.
+    Headers(Vec<(&'static str, String)>),
     /// `/hold`: waits for [`Origin::release`], then describes.
     Hold,
     /// `/reset`: closes the connection without an answer, after it has read the body.

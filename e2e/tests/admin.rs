@@ -27,6 +27,7 @@ fn routes() -> Vec<(&'static str, &'static str, Value, &'static str)> {
         ("PATCH", "/v1/traffic/services/users", weights, "/v1/traffic/services/{}"),
         ("PUT", "/v1/switches/balancer", switch.clone(), "/v1/switches/{}"),
         ("PUT", "/v1/switches/canary", switch, "/v1/switches/{}"),
+        ("POST", "/v1/services/users/rearm", json!({"reason": "a test"}), "/v1/services/{}/rearm"),
         ("POST", "/v1/explain", explain, "/v1/explain"),
         ("POST", "/v1/preview", preview, "/v1/preview"),
         ("POST", "/v1/rollback", json!({"revision": 1, "reason": "a test"}), "/v1/rollback"),

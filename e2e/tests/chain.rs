@@ -100,6 +100,7 @@ async fn every_pick_serves() {
         "p2c",
         "least_request",
         "peak_ewma",
+        "adaptive",
         "ring_hash",
         "maglev",
         "first",

@@ -35,9 +35,10 @@ pub use self::problem::{ProblemDocument, Wrong};
 pub use self::read::{Alive, Config, HistoryPage, Ready};
 pub use self::token::Token;
 pub use self::view::{
-    CheckView, ConnectionsView, InstanceView, RateLimitView, ServiceList, ServiceSummary, ServiceView, SubsetView,
+    CallsView, CheckView, ConnectionsView, InstanceView, LoadView, RateLimitView, ServiceList, ServiceSummary,
+    ServiceView, SubsetView,
 };
-pub use self::write::{Replacement, RollbackTo, ServicePatch, SwitchTo, Written};
+pub use self::write::{Rearmed, Reason, Replacement, RollbackTo, ServicePatch, SwitchTo, Written};
 
 /// Header in which callers say who they are, for the history. It is believed: authentication is the token's part.
 pub const OPERATOR: &str = "x-serin-operator";
@@ -117,6 +118,14 @@ fn endpoints() -> Vec<Endpoint> {
         Endpoint::new(Method::GET, "/v1/services", get(read::services), "All services").returns::<ServiceList>(),
         Endpoint::new(Method::GET, "/v1/services/{service}", get(read::service), "Subsets and instances of a service")
             .returns::<ServiceView>(),
+        Endpoint::new(
+            Method::POST,
+            "/v1/services/{service}/rearm",
+            post(write::rearm),
+            "Put a balancer chain back in force that the gateway took out",
+        )
+        .takes::<Reason>()
+        .returns::<Rearmed>(),
         Endpoint::new(Method::GET, "/v1/traffic", get(read::traffic), "The traffic document in force")
             .returns::<crate::conf::Traffic>()
             .tagged(),

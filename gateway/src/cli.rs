@@ -8,6 +8,7 @@ mod health;
 mod history;
 mod instances;
 mod offline;
+mod rearm;
 mod serve;
 mod switch;
 mod text;
@@ -93,6 +94,8 @@ enum Command {
     Canary(canary::Canary),
     /// Turn a kill switch on or off.
     Switch(switch::Switch),
+    /// Put a balancer chain back in force that the gateway took out.
+    Rearm(rearm::Rearm),
     /// Show what was changed and what was refused, newest first.
     History(history::History),
     /// Go back to the traffic document of an earlier revision.
@@ -149,6 +152,7 @@ fn dispatch(args: &Args, catalogue: Catalogue) -> Result<(), Failure> {
         Command::Explain(explain) => explain.run(&client()?, out),
         Command::Canary(canary) => canary.run(&client()?, out),
         Command::Switch(switch) => switch.run(&client()?, out),
+        Command::Rearm(rearm) => rearm.run(&client()?, out),
         Command::History(history) => history.run(&client()?, out),
         Command::Rollback(rollback) => rollback.run(&client()?, out),
         Command::Instances(instances) => instances.run(&client()?, out),

@@ -16,6 +16,7 @@ use arc_swap::ArcSwap;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serin_core::plugin::{Catalogue, Node};
+use serin_core::selfguard::Trip;
 use serin_core::tag::SigningKey;
 
 use self::build::Workshop;
@@ -261,6 +262,24 @@ impl Control {
         state.history.append(entry);
         self.metrics().count_document(TRAFFIC, true, began.elapsed());
         Ok(Flipped { traffic, not_written: written.err().map(|error| error.to_string()) })
+    }
+
+    /// Puts a service's chain back in force that the gateway took out, and notes who did it and why. Says why it was
+    /// out, if it was; `None` if there is no such service.
+    pub fn rearm(&self, actor: &Actor, service: &str, reason: &str) -> Option<Option<Trip>> {
+        let mut state = self.lock();
+        let current = self.current();
+        let side = &current.services[current.service(service)?];
+        let was = side.guard.rearm();
+        side.metrics.tripped.set(0);
+        let action = match was {
+            Some(why) => format!("rearm {service}, which had {}", why.as_words()),
+            None => format!("rearm {service}, which was armed"),
+        };
+        let applied = Entry::applied(TRAFFIC, 0, actor, &action, reason, None);
+        state.history.append(Entry { revision: None, ..applied });
+        tracing::warn!(service, by = %actor.by, "the balancer chain is in force again");
+        Some(was)
     }
 
     fn prepare(

@@ -16,14 +16,14 @@ use rand::{Rng, SeedableRng};
 use serin_core::decide::{self, Assignment, Attempt, Location};
 use serin_core::request::RequestView;
 use serin_core::route::{Action, Candidate, MatchWhy, Origin, Route};
-use serin_core::snapshot::{Service, ServiceTraffic};
+use serin_core::snapshot::Service;
 
 pub use self::explanation::*;
 use self::notes::Notes;
 pub use self::question::{BadQuestion, HeaderValues, Question};
 use crate::conf::Abort;
 use crate::control::generation::Generation;
-use crate::proxy::head;
+use crate::proxy::{guarded, head};
 
 /// Routes that an explanation names besides the one that was taken.
 const MOST_NEAR_MISSES: usize = 20;
@@ -128,7 +128,7 @@ impl Way<'_> {
         self.into.tag = Some(chosen(service, assignment, &notes));
         let refusal = self.limits(route, position, assignment.subset, &view);
         match decide::locate(service, assignment.subset, &mut notes) {
-            Ok(location) => self.choose_instance(service, traffic, location, assignment, view, &mut notes),
+            Ok(location) => self.choose_instance(position, location, assignment, view, &mut notes),
             Err(unavailable) => {
                 let reason = format!("no subset can serve: {}", unavailable.reason.as_str());
                 self.into.answer = Some(OwnAnswer::new(503, reason));
@@ -145,24 +145,32 @@ impl Way<'_> {
 
     fn choose_instance<'s>(
         &mut self,
-        service: &'s Service,
-        traffic: &ServiceTraffic,
+        position: usize,
         location: Location<'s>,
         assignment: Assignment,
         view: RequestView<'s>,
         notes: &mut Notes,
     ) {
+        let core = &self.generation.core;
+        let (service, traffic) = (&core.services[position], &core.traffic[position]);
         self.into.subset = location.subset.map(|at| service.subsets[at].name.to_string());
         let (bucket, now) = (assignment.bucket, Instant::now());
-        let picked =
-            decide::pick(&location, traffic, Attempt { request: view, bucket, tried: &[], now }, &mut self.rng, notes);
+        let attempt = Attempt { request: view, bucket, tried: &[], now };
+        let side = &self.generation.services[position];
+        let (picked, panicked) = guarded::explained(side, &location, traffic, attempt, &mut self.rng, notes);
         let Some(instance) = picked else {
             self.into.answer = Some(OwnAnswer::new(503, "no instance was picked"));
             return;
         };
         let chain = location.pool.chain.pick_name();
         self.into.pick = Some(Picked {
-            balancer: if traffic.balancer_switch { "round_robin".to_owned() } else { chain.to_string() },
+            balancer: if panicked {
+                format!("round_robin, since {chain} panicked")
+            } else if traffic.balancer_switch || side.guard.tripped().is_some() {
+                "round_robin".to_owned()
+            } else {
+                chain.to_string()
+            },
             instance: instance.address.to_string(),
             zone: instance.zone.as_ref().map(ToString::to_string),
             labels: instance.labels.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect(),
@@ -214,9 +222,9 @@ fn fallback(service: &Service, wanted: usize, notes: &Notes) -> Option<FallbackT
 
 /// Kill switches and abort in force for a service.
 #[must_use]
-pub fn switches(generation: &Generation, service: usize) -> SwitchesInForce {
+pub fn switches(generation: &Generation, position: usize) -> SwitchesInForce {
     use serin_core::snapshot::Abort as Core;
-    let traffic = &generation.core.traffic[service];
+    let traffic = &generation.core.traffic[position];
     SwitchesInForce {
         balancer: traffic.balancer_switch,
         canary: traffic.canary_switch,
@@ -226,6 +234,7 @@ pub fn switches(generation: &Generation, service: usize) -> SwitchesInForce {
             Core::Weights => Abort::Weights,
             Core::All => Abort::All,
         },
+        tripped: generation.services[position].guard.tripped(),
     }
 }
 

@@ -9,9 +9,12 @@
 //! 6. `logging` makes one event of it all.
 
 pub mod ctx;
+pub mod deadline;
 pub mod failure;
+pub mod guarded;
 pub mod head;
 pub mod headers;
+pub mod load;
 pub mod peer;
 pub mod reply;
 
@@ -129,7 +132,11 @@ impl ProxyHttp for Edge {
         let began = if first { ctx.mark } else { Instant::now() };
         let index = self.pick(session, ctx, began);
         ctx.mark = Instant::now();
-        ctx.decision += ctx.mark.saturating_duration_since(began);
+        let took = ctx.mark.saturating_duration_since(began);
+        ctx.decision += took;
+        if let Some(side) = ctx.service_side() {
+            guarded::note(side, ctx.mark, took);
+        }
         self.connect(session, ctx, index?).await
     }
 
@@ -178,6 +185,9 @@ impl ProxyHttp for Edge {
         if response.status.is_informational() && response.status != StatusCode::SWITCHING_PROTOCOLS {
             return Ok(());
         }
+        if self.note_report(ctx, &response.headers) {
+            load::strip(|name| drop(response.remove_header(name)));
+        }
         let retry = failure::worth_retrying(ctx, response.status)
             && failure::retries(session, ctx, Failure::Status(response.status));
         let Some(upstream) = &mut ctx.upstream else { return Ok(()) };
@@ -188,6 +198,18 @@ impl ProxyHttp for Edge {
             let mut error = Error::explain(ErrorType::HTTPStatus(response.status.as_u16()), "worth another attempt");
             error.set_retry(true);
             return Err(error.into_up());
+        }
+        Ok(())
+    }
+
+    fn upstream_response_trailer_filter(
+        &self,
+        _session: &mut Session,
+        trailers: &mut http::HeaderMap,
+        ctx: &mut Ctx,
+    ) -> Result<()> {
+        if self.note_report(ctx, trailers) {
+            load::strip(|name| drop(trailers.remove(name)));
         }
         Ok(())
     }
@@ -258,7 +280,7 @@ impl ProxyHttp for Edge {
 
     async fn fail_to_proxy(&self, session: &mut Session, error: &Error, ctx: &mut Ctx) -> FailToProxy {
         ctx.error = Some(failure::name(error));
-        let status = failure::answer(session, error).await;
+        let status = failure::answer(session, ctx, error).await;
         ctx.replied = Some(status);
         FailToProxy { error_code: status, can_reuse_downstream: false }
     }
@@ -305,6 +327,9 @@ impl Edge {
         }
         if let Some(host) = route.rewrite.host() {
             headers::set_host(head, host)?;
+        }
+        if let Some(left) = chosen.grpc_timeout.and(ctx.time_left(Instant::now())) {
+            deadline::set(&mut head.headers, left);
         }
         route.request_headers.apply(&mut head.headers);
         Ok(())

@@ -3,6 +3,7 @@
 use serin_core::chain::Balancer;
 use serin_core::plugin::Table;
 
+pub mod adaptive;
 pub mod first;
 pub mod least_request;
 pub mod maglev;
@@ -18,6 +19,7 @@ pub mod weighted_round_robin;
 #[must_use]
 pub fn table() -> Table<dyn Balancer> {
     Table::default()
+        .with::<adaptive::Adaptive>()
         .with::<first::First>()
         .with::<least_request::LeastRequest>()
         .with::<maglev::Maglev>()

@@ -12,6 +12,7 @@ pub mod cluster;
 pub mod exclude_tried;
 pub mod ip_family;
 pub mod labels;
+pub mod load_reports;
 pub mod zone_affinity;
 
 /// Every narrow of this crate by name.
@@ -22,6 +23,7 @@ pub fn table() -> Table<dyn Narrowing> {
         .with::<exclude_tried::ExcludeTried>()
         .with::<ip_family::IpFamily>()
         .with::<labels::Labels>()
+        .with::<load_reports::LoadReports>()
         .with::<zone_affinity::ZoneAffinity>()
 }
 
@@ -49,7 +51,7 @@ impl Wanted {
 }
 
 impl Narrow for Wanted {
-    fn narrow(&self, _cx: &PickCx<'_>, candidates: &mut Candidates<'_>) {
+    fn narrow(&self, _cx: &mut PickCx<'_>, candidates: &mut Candidates<'_>) {
         if self.fallback == Fallback::Empty || candidates.intersects(&self.mask) {
             candidates.retain_mask(&self.mask);
         }

@@ -15,6 +15,7 @@ fn promises() -> Vec<(&'static str, Value, Shares)> {
     let maglev = Shares::ByWeight { tolerance: 0.02 };
     let equal = Shares::Equal { tolerance: 0.0 };
     vec![
+        ("adaptive", json!({}), by_weight),
         ("first", json!({}), Shares::Free),
         ("least_request", json!({}), by_weight),
         ("least_request", json!({ "choices": 2 }), by_weight),

@@ -28,6 +28,13 @@ pub(super) async fn answer(state: &State, sni: Option<&str>, request: Request<In
     match behaviour {
         Behaviour::Describe => read_then(request, StatusCode::OK, description).await,
         Behaviour::Status(code) => read_then(request, StatusCode::from_u16(code).unwrap(), description).await,
+        Behaviour::Headers(headers) => {
+            let mut reply = read_then(request, StatusCode::OK, description).await?;
+            for (name, value) in headers {
+                reply.headers_mut().insert(name, value.parse().unwrap());
+            }
+            Ok(reply)
+        }
         Behaviour::Delay(time) => {
             tokio::time::sleep(time).await;
             read_then(request, StatusCode::OK, description).await

@@ -4,7 +4,7 @@
 //! requests ([`Narrow`], [`Pick`]) is the prepared form.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
 use rand::Rng;
@@ -33,7 +33,13 @@ pub struct PickCx<'a> {
 /// nothing leaves everything instead, unless an empty set is its point.
 pub trait Narrow: Send + Sync {
     /// Shrinks the candidates.
-    fn narrow(&self, cx: &PickCx<'_>, candidates: &mut Candidates<'_>);
+    fn narrow(&self, cx: &mut PickCx<'_>, candidates: &mut Candidates<'_>);
+
+    /// How often it found nothing that it wants and left everything, since the count was last set to 0; `None` if that
+    /// is of no interest.
+    fn missed(&self) -> Option<&AtomicU64> {
+        None
+    }
 }
 
 /// A pick that was prepared for one pool. It never blocks, allocates or loops without a bound.
@@ -91,6 +97,11 @@ impl Chain {
     #[must_use]
     pub fn pick_name(&self) -> &Arc<str> {
         &self.pick.0
+    }
+
+    /// The narrows that count how often they found nothing.
+    pub fn missed(&self) -> impl Iterator<Item = (&Arc<str>, &AtomicU64)> {
+        self.narrows.iter().filter_map(|(name, narrow)| Some((name, narrow.missed()?)))
     }
 
     /// Narrows the candidates and picks one. `seen` is told what every narrow left: this is how a decision is

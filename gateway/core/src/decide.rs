@@ -296,6 +296,36 @@ pub fn pick<'a, R: Recorder>(
     rng: &mut dyn Rng,
     recorder: &mut R,
 ) -> Option<&'a Instance> {
+    with_candidates::<R>(location, attempt, rng, |pool, cx, candidates| {
+        if traffic.balancer_switch {
+            take_turns(pool, cx, candidates)
+        } else {
+            pool.chain.run(cx, candidates, |name, left| recorder.narrowed(name, left))
+        }
+    })
+}
+
+/// Step 4 without the chain: plain round robin over the pool. Nothing of it comes from a plug-in.
+pub fn pick_plainly<'a, R: Recorder>(
+    location: &Location<'a>,
+    attempt: Attempt<'_>,
+    rng: &mut dyn Rng,
+) -> Option<&'a Instance> {
+    with_candidates::<R>(location, attempt, rng, take_turns)
+}
+
+fn take_turns(pool: &Pool, cx: &mut PickCx<'_>, candidates: &mut Candidates<'_>) -> Option<Slot> {
+    exclude_tried(cx.tried, candidates);
+    exclude_unhealthy(candidates);
+    pool.round_robin.pick(cx, candidates)
+}
+
+fn with_candidates<'a, R: Recorder>(
+    location: &Location<'a>,
+    attempt: Attempt<'_>,
+    rng: &mut dyn Rng,
+    pick: impl FnOnce(&Pool, &mut PickCx<'_>, &mut Candidates<'_>) -> Option<Slot>,
+) -> Option<&'a Instance> {
     let pool = location.pool;
     let slot = |index: &u32| pool.instances.binary_search_by_key(index, |i| i.index).ok();
     let tried: SmallVec<[Slot; 4]> = attempt.tried.iter().filter_map(slot).collect();
@@ -308,12 +338,5 @@ pub fn pick<'a, R: Recorder>(
         dry_run: R::DRY_RUN,
         rng,
     };
-    let slot = if traffic.balancer_switch {
-        exclude_tried(&tried, &mut candidates);
-        exclude_unhealthy(&mut candidates);
-        pool.round_robin.pick(&mut cx, &candidates)
-    } else {
-        pool.chain.run(&mut cx, &mut candidates, |name, left| recorder.narrowed(name, left))
-    };
-    slot.map(|slot| &pool.instances[slot])
+    pick(pool, &mut cx, &mut candidates).map(|slot| &pool.instances[slot])
 }

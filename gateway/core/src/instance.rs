@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use crate::signals::Signals;
+
 /// Weight of an instance that has none, or an unparsable one. Nacos and Envoy's edge examples use the same scale.
 pub const DEFAULT_WEIGHT: u32 = 100;
 
@@ -77,6 +79,7 @@ pub struct Vitals {
     picks: AtomicU64,
     ewma_nanos: AtomicU64,
     ewma_stamp: AtomicU64,
+    signals: Signals,
 }
 
 impl Vitals {
@@ -90,7 +93,20 @@ impl Vitals {
             picks: AtomicU64::new(0),
             ewma_nanos: AtomicU64::new(0),
             ewma_stamp: AtomicU64::new(0),
+            signals: Signals::default(),
         }
+    }
+
+    /// When the instance was first seen.
+    #[must_use]
+    pub fn epoch(&self) -> Instant {
+        self.epoch
+    }
+
+    /// What some chains and services want to know besides.
+    #[must_use]
+    pub fn signals(&self) -> &Signals {
+        &self.signals
     }
 
     /// Requests that were sent and have not finished.

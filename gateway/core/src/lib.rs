@@ -1,6 +1,7 @@
 //! The decisions of the Serin gateway, free of I/O: no sockets, no clock, no global randomness. A decision is a pure
 //! function of (snapshot, request, now, seed), so it can be tested, explained and replayed. Read [`decide`] first.
 
+pub mod calls;
 pub mod candidates;
 pub mod chain;
 pub mod check;
@@ -9,11 +10,14 @@ pub mod decide;
 pub mod instance;
 pub mod lifetime;
 pub mod limit;
+pub mod load;
 pub mod matcher;
 pub mod plugin;
 pub mod request;
 pub mod retry;
 pub mod route;
+pub mod selfguard;
+pub mod signals;
 pub mod snapshot;
 pub mod subset;
 pub mod tag;

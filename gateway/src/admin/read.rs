@@ -91,9 +91,22 @@ pub(super) fn is_verbose(query: Option<&str>) -> bool {
 pub(super) async fn metrics(Extract(state): Extract<State>) -> Result<Response, ApiError> {
     crate::limits::look(&state.control.current());
     upkeep::observe(&state.control.current());
+    count_missed(&state);
     let text = state.control.metrics().render();
     let text = text.map_err(|error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
     Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response())
+}
+
+/// Narrows count for themselves what they missed; the metrics take it over when somebody reads them.
+fn count_missed(state: &State) {
+    for service in &state.control.current().core.services {
+        let subsets = service.subsets.iter().map(|subset| &subset.pool);
+        for pool in subsets.chain([&service.any, &service.any_stable]) {
+            for (narrow, count) in pool.chain.missed() {
+                state.control.metrics().count_missed(&service.name, narrow, count);
+            }
+        }
+    }
 }
 
 pub(super) async fn config(Extract(state): Extract<State>) -> Result<Json<Config>, ApiError> {

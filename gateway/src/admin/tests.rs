@@ -309,6 +309,7 @@ fn samples() -> Vec<(&'static str, Value)> {
         ("GET /v1/config", Value::Null),
         ("GET /v1/services", Value::Null),
         ("GET /v1/services/users", Value::Null),
+        ("POST /v1/services/users/rearm", json!({ "reason": "…" })),
         ("GET /v1/traffic", Value::Null),
         ("PUT /v1/traffic", json!({ "services": { "users": { "weights": { "v1": "80%", "v2": "20%" } } } })),
         ("PATCH /v1/traffic/services/users", json!({ "weights": { "v1": "85.5%", "v2": "14.5%" }, "reason": "…" })),
@@ -422,7 +423,8 @@ async fn services_show_what_is_in_force() {
     assert_eq!(subset(0), [json!("v1"), json!("100%"), json!("90%"), Value::Null]);
     assert_eq!(subset(1), [json!("v2"), json!("0%"), json!("10%"), Value::Null]);
     assert_eq!(subset(2), [json!("v3"), json!("0%"), json!("0%"), json!("absent")]);
-    assert_eq!(view["switches"], json!({ "balancer": false, "canary": false, "limits": false, "abort": true }));
+    let switches = json!({ "balancer": false, "canary": false, "limits": false, "abort": true, "tripped": null });
+    assert_eq!(view["switches"], switches);
     let instance = &view["instances"][2];
     assert_eq!(instance["subsets"], json!(["v2"]));
     assert_eq!((&instance["health"], &instance["weight"]), (&json!("healthy"), &json!(100)));

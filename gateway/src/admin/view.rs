@@ -127,6 +127,10 @@ pub struct InstanceView {
     pub last_check: Option<CheckView>,
     /// Connections to it.
     pub connections: ConnectionsView,
+    /// What its last calls say, where the chain has them kept.
+    pub calls: Option<CallsView>,
+    /// The load that it reports, unless that is stale.
+    pub load: Option<LoadView>,
 }
 
 /// A health check that was made.
@@ -151,6 +155,30 @@ pub struct ConnectionsView {
     pub in_use: usize,
     /// How many requests may use at a time, if there is a bound.
     pub max: Option<usize>,
+}
+
+/// The last calls of an instance: 100 at most, and none older than 10 s but for the latest eight.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CallsView {
+    /// Mean latency in milliseconds, where a failure counts as slow; fades while there are no requests.
+    pub mean_ms: f64,
+    /// Share that succeeded, smoothed, from 0 to 1; fades to 1 while there are no requests.
+    pub success: f64,
+}
+
+/// The load that an instance reports.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct LoadView {
+    /// Utilisation, the application's own or the processor's; 1 is all of it.
+    pub utilization: f64,
+    /// Requests per second.
+    pub rps: f64,
+    /// Errors per second.
+    pub eps: f64,
+    /// Age of the report in milliseconds.
+    pub age_ms: u64,
+    /// The part of its weight that the instance has by the reports of all.
+    pub factor: f64,
 }
 
 /// All services of a generation.
@@ -226,6 +254,17 @@ fn instance(service: &Service, side: &ServiceSide, instance: &Instance, now: Ins
         ewma_ms: (instance.vitals.ewma_nanos(now) / 1e4).round() / 100.0,
         last_check: side.checks.get(index).and_then(|target| target.last()).map(check),
         connections: connections(&side.pools[index]),
+        calls: instance.vitals.score(now).map(|score| CallsView {
+            mean_ms: (score.latency_nanos / 1e4).round() / 100.0,
+            success: rounded(score.success),
+        }),
+        load: instance.vitals.load_report(now).map(|(report, at)| LoadView {
+            utilization: rounded(report.utilization()),
+            rps: rounded(report.rps),
+            eps: rounded(report.eps),
+            age_ms: u64::try_from(now.saturating_duration_since(at).as_millis()).unwrap_or(u64::MAX),
+            factor: rounded(instance.vitals.load_factor(now)),
+        }),
     }
 }
 
@@ -241,6 +280,11 @@ fn check(last: LastCheck) -> CheckView {
 fn connections(pool: &InstancePool) -> ConnectionsView {
     let (open, in_use) = pool.connections();
     ConnectionsView { open, in_use, max: pool.policy().max_connections }
+}
+
+/// To four decimals.
+fn rounded(number: f64) -> f64 {
+    (number * 1e4).round() / 1e4
 }
 
 /// Takes the values of header edits that may be credentials out of a routing document. Keys are kept in files, which

@@ -11,6 +11,7 @@ use http::{HeaderMap, StatusCode};
 use indexmap::IndexMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serin_core::selfguard::Trip;
 
 use super::State;
 use super::body::Body;
@@ -79,6 +80,23 @@ pub struct RollbackTo {
     /// Why, for the history.
     #[serde(default)]
     pub reason: Option<String>,
+}
+
+/// Why something is done.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Reason {
+    /// Why, for the history.
+    #[serde(default)]
+    pub reason: Option<String>,
+}
+
+/// A balancer chain that is in force again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Rearmed {
+    /// Why it was out: `panicked` or `slow`; none if it was not.
+    #[schemars(with = "Option<String>")]
+    pub was: Option<Trip>,
 }
 
 /// A change that is in force.
@@ -156,6 +174,19 @@ pub(super) async fn rollback(
     Body(body): Body<RollbackTo>,
 ) -> Result<Response, ApiError> {
     flip(state, caller, Change::Rollback(body.revision), body.reason, false).await
+}
+
+pub(super) async fn rearm(
+    Extract(state): Extract<State>,
+    Path(name): Path<String>,
+    caller: Caller,
+    Body(body): Body<Reason>,
+) -> Result<Json<Rearmed>, ApiError> {
+    let reason = readable(&body.reason.unwrap_or_default())?;
+    let unknown = ApiError::new(StatusCode::NOT_FOUND, format!("There is no service {name:?}."));
+    let actor = Actor { by: caller.by, from: caller.from };
+    let was = blocking(&state, move |state| state.control.rearm(&actor, &name, &reason)).await?;
+    Ok(Json(Rearmed { was: was.ok_or(unknown)? }))
 }
 
 async fn flip(

@@ -165,7 +165,14 @@ pub(super) fn switches(switches: SwitchesInForce) -> String {
         Abort::Weights => "weights aborted",
     };
     let limits = if switches.limits { ", limits switch on" } else { "" };
-    format!("{abort}, canary switch {}, balancer switch {}{limits}", on_off(switches.canary), on_off(switches.balancer))
+    let tripped = switches.tripped.map_or(String::new(), |why| {
+        format!(", BALANCER CHAIN OUT: it had {}, round robin until `serin rearm`", why.as_words())
+    });
+    format!(
+        "{abort}, canary switch {}, balancer switch {}{limits}{tripped}",
+        on_off(switches.canary),
+        on_off(switches.balancer)
+    )
 }
 
 fn describe(preview: &Preview) -> String {

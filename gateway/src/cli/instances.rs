@@ -45,6 +45,7 @@ fn show(views: &[ServiceView]) -> String {
         "CONNECTIONS",
         "PICKS",
         "LATENCY",
+        "LOAD",
     ];
     let mut text = table(head, &rows);
     for view in views {
@@ -53,10 +54,15 @@ fn show(views: &[ServiceView]) -> String {
             text.push_str(&format!("{name}: {in_flight} requests in flight, concurrency limit {limit}\n"));
         }
     }
+    let out = views.iter().filter_map(|view| Some((&view.name, view.switches.tripped?)));
+    let warnings = out.map(|(name, why)| {
+        format!("\nThe balancer chain of {name} had {}: plain round robin until `serin rearm {name}`.", why.as_words())
+    });
+    text.extend(warnings);
     text
 }
 
-fn row(service: &str, instance: &InstanceView) -> [String; 11] {
+fn row(service: &str, instance: &InstanceView) -> [String; 12] {
     let or_none = |text: String| if text.is_empty() { NONE.to_owned() } else { text };
     [
         service.to_owned(),
@@ -70,6 +76,9 @@ fn row(service: &str, instance: &InstanceView) -> [String; 11] {
         connections(&instance.connections),
         instance.picks.to_string(),
         format!("{:.2} ms", instance.ewma_ms),
+        instance
+            .load
+            .map_or(NONE.to_owned(), |load| format!("{:.0} % (x {:.2})", load.utilization * 100.0, load.factor)),
     ]
 }
 

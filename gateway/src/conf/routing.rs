@@ -5,6 +5,7 @@ mod fallback;
 mod health_check;
 mod limit;
 mod link;
+mod load_reports;
 mod policy;
 mod pool;
 mod route;
@@ -21,6 +22,7 @@ pub use self::fallback::{Fallback, FallbackOn, FallbackTo};
 pub use self::health_check::{GrpcProbe, HealthCheck, HttpProbe, Probe, TcpProbe};
 pub use self::limit::{AdaptiveLimit, Concurrency, Cost, LimitKey, RateLimit};
 pub use self::link::{Link, default_chain};
+pub use self::load_reports::{LoadReports, SelfGuard};
 pub use self::policy::{Across, Propagate, Retry, RetryOn, Timeouts, TimeoutsOverride};
 pub use self::pool::Pool;
 pub use self::route::{
@@ -110,6 +112,12 @@ pub struct Service {
     #[serde(default = "default_chain")]
     #[schemars(length(min = 1))]
     pub balancer: Vec<Link>,
+    /// When the gateway takes the chain out because its decisions take too long.
+    #[serde(default)]
+    pub self_guard: SelfGuard,
+    /// What is done with the load that instances report. Default: nothing, and reports are passed on to clients.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load_reports: Option<LoadReports>,
     /// Longest times.
     #[serde(default)]
     pub timeouts: Timeouts,

@@ -16,7 +16,7 @@ use super::*;
 struct Keep;
 
 impl Narrow for Keep {
-    fn narrow(&self, _: &PickCx<'_>, _: &mut Candidates<'_>) {}
+    fn narrow(&self, _: &mut PickCx<'_>, _: &mut Candidates<'_>) {}
 }
 
 impl Narrowing for Keep {

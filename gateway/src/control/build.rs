@@ -12,6 +12,7 @@ use std::time::Instant;
 
 use serin_core::plugin::{Catalogue, Node};
 use serin_core::route::RouteTable;
+use serin_core::selfguard::SelfGuard;
 use serin_core::snapshot::{self, Service, ServiceTraffic, Snapshot};
 use serin_core::subset::Share;
 use serin_core::tag::SigningKey;
@@ -62,6 +63,9 @@ impl Workshop {
                         previous.and_then(|p| p.service(name).map(|at| (&*p.core.services[at], &*p.services[at])));
                     let (service, mut side) = service::build(self, name, conf, before, now)?;
                     self.limit_service(name, conf, &mut side, previous, now)?;
+                    if let Some(guard) = previous.and_then(|previous| same_guard(previous, name, conf)) {
+                        side.guard = guard;
+                    }
                     (Arc::new(service), Arc::new(side))
                 }
             };
@@ -122,6 +126,9 @@ impl Workshop {
                 let weight = traffic.effective_weight(at, service.stable);
                 self.metrics.weight(&service.name, &subset.name).set(f64::from(weight) / 10_000.0);
             }
+        }
+        for side in &generation.services {
+            side.metrics.tripped.set(i64::from(side.guard.tripped().is_some()));
         }
     }
 
@@ -185,6 +192,14 @@ fn unchanged(previous: &Generation, routing: &Routing, name: &str) -> Option<(Ar
     }
     let at = previous.service(name)?;
     Some((Arc::clone(&previous.core.services[at]), Arc::clone(&previous.services[at])))
+}
+
+/// The guard of a service's chain in the previous generation, if the chain is the same.
+fn same_guard(previous: &Generation, name: &str, conf: &conf::Service) -> Option<Arc<SelfGuard>> {
+    let before = previous.routing.services.get(name)?;
+    let same = before.balancer == conf.balancer && before.self_guard == conf.self_guard;
+    let at = previous.service(name).filter(|_| same)?;
+    Some(Arc::clone(&previous.services[at].guard))
 }
 
 /// What the traffic document says of a service.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
 use pingora::upstreams::peer::HttpPeer;
+use serin_core::selfguard::SelfGuard;
 use serin_core::snapshot::Snapshot;
 
 use crate::checks::Target;
@@ -13,6 +14,7 @@ use crate::conf::{Routing, Traffic};
 use crate::jwt::Verifier;
 use crate::limits::{ConcurrencyLimit, RateLimit};
 use crate::pool::InstancePool;
+use crate::proxy::load::LoadSide;
 use crate::telemetry::metrics::{RouteMetrics, ServiceMetrics};
 
 /// A generation. A request keeps the one it began with.
@@ -53,6 +55,8 @@ pub struct RouteSide {
 
 /// The gateway's side of a service.
 pub struct ServiceSide {
+    /// Name of the service.
+    pub name: Arc<str>,
     /// How to connect, by position of the instance; cloned per attempt.
     pub peers: Vec<HttpPeer>,
     /// The connections to them, by position of the instance.
@@ -65,6 +69,10 @@ pub struct ServiceSide {
     pub propagate: Propagate,
     /// Verifies JWTs for tag rules and user keys.
     pub jwt: Option<Verifier>,
+    /// Guards the gateway against the chain; kept as long as the chain's configuration is the same.
+    pub guard: Arc<SelfGuard>,
+    /// What is done with load reports, if anything.
+    pub load: Option<LoadSide>,
     /// Counters.
     pub metrics: ServiceMetrics,
     /// Rate limits over all of its routes.

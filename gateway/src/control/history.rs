@@ -34,7 +34,7 @@ pub enum Outcome {
 pub struct Entry {
     /// `routing` or `traffic`.
     pub document: String,
-    /// Revision that came into force; none for a refusal.
+    /// Revision that came into force; none for a refusal, and for what changes no document.
     pub revision: Option<u64>,
     /// When, in RFC 3339.
     pub at: String,

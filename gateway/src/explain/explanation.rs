@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use indexmap::IndexMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serin_core::selfguard::Trip;
 
 use crate::conf::{Abort, Percent};
 
@@ -214,6 +215,10 @@ pub struct SwitchesInForce {
     pub limits: bool,
     /// Whether its rollout is aborted.
     pub abort: Abort,
+    /// Why the gateway took the balancer chain out, if it did: `panicked` or `slow`. Plain round robin takes its place.
+    #[serde(default)]
+    #[schemars(with = "Option<String>")]
+    pub tripped: Option<Trip>,
 }
 
 /// Revisions in force.

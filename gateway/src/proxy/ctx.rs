@@ -76,8 +76,10 @@ pub struct Upstream {
     pub status: Option<u16>,
     /// Whether the client asks for another protocol (WebSocket).
     pub upgrade: bool,
-    /// Whether this is a stream, which has no deadline.
+    /// Whether this is a stream, which has no deadline but one that its client sets.
     pub stream: bool,
+    /// The time that a client gives its gRPC call.
+    pub grpc_timeout: Option<Duration>,
 }
 
 impl Default for Ctx {
@@ -151,10 +153,14 @@ impl Ctx {
     /// What is left at `now` of the time for the whole request; `None` if it is unlimited.
     #[must_use]
     pub fn time_left(&self, now: Instant) -> Option<Duration> {
-        if self.upstream.as_ref()?.stream {
-            return None;
-        }
-        Some(self.timeouts()?.request?.saturating_sub(now.saturating_duration_since(self.start)))
+        let upstream = self.upstream.as_ref()?;
+        let request = self.timeouts()?.request;
+        let limit = match upstream.grpc_timeout {
+            Some(given) => request.map_or(given, |request| request.min(given)),
+            None if upstream.stream => return None,
+            None => request?,
+        };
+        Some(limit.saturating_sub(now.saturating_duration_since(self.start)))
     }
 }
 

@@ -9,7 +9,7 @@ use pingora::{Error, ErrorSource, ErrorType};
 use serin_core::retry::Failure;
 
 use super::ctx::Ctx;
-use super::reply::Reply;
+use super::reply::{self, Reply};
 
 /// Latency that a failure counts as, unless the first-byte timeout is shorter.
 pub const PENALTY: Duration = Duration::from_secs(5);
@@ -92,11 +92,16 @@ pub fn name(error: &Error) -> &'static str {
 
 /// Answers a failed request, unless the client is gone or has part of a response already. Returns the status,
 /// 0 if there was no answer.
-pub async fn answer(session: &mut Session, error: &Error) -> u16 {
+pub async fn answer(session: &mut Session, ctx: &Ctx, error: &Error) -> u16 {
     if session.response_written().is_some_and(|response| !response.status.is_informational()) {
         return 0;
     }
+    let late = ctx.time_left(Instant::now()).is_some_and(|left| left.is_zero());
     let (status, detail) = match name(error) {
+        // gRPC has words for the two: the client's deadline passed, or another instance may be reached.
+        "connect_timeout" | "upstream_timeout" if !late && reply::is_grpc(session) => {
+            (StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE)
+        }
         "bad_request" => (StatusCode::BAD_REQUEST, "The request is malformed."),
         "unavailable" => (StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE),
         OVERFLOW => (StatusCode::SERVICE_UNAVAILABLE, BUSY),

@@ -33,7 +33,7 @@ impl Edge {
             latency =
                 latency.max(timeouts.map_or(failure::PENALTY, |timeouts| timeouts.first_byte.min(failure::PENALTY)));
         }
-        flight.vitals().record_latency(now, latency);
+        flight.vitals().record_call(now, latency, status.is_some_and(|status| status < 500));
         if status.is_none() {
             upstream.lease = Lease::default();
             upstream.flight = None;

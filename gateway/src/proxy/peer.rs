@@ -75,8 +75,9 @@ fn group(protocol: Protocol, tls: Option<&UpstreamTls>) -> u64 {
     hasher.finish()
 }
 
-/// The peer of one attempt, its connection to be kept under `key`. pingora has one read timeout per attempt, for the head and for gaps in the body; so it is
-/// the first-byte timeout, bounded by what is left of the request's time, and the idle timeout for streams.
+/// The peer of one attempt, its connection to be kept under `key`. pingora has one read timeout per attempt, for the head
+/// and for gaps in the body; so it is the first-byte timeout, and the idle timeout for streams, bounded by what is left
+/// of the request's time.
 #[must_use]
 pub fn connect_to(
     template: &HttpPeer,
@@ -90,7 +91,7 @@ pub fn connect_to(
     let options = &mut peer.options;
     let bounded = |timeout: Duration| left.map_or(timeout, |left| timeout.min(left.max(Duration::from_millis(1))));
     options.total_connection_timeout = Some(bounded(timeouts.connect));
-    options.read_timeout = Some(if upstream.stream { timeouts.idle } else { bounded(timeouts.first_byte) });
+    options.read_timeout = Some(bounded(if upstream.stream { timeouts.idle } else { timeouts.first_byte }));
     options.write_timeout = Some(timeouts.idle);
     if upstream.upgrade {
         options.alpn = ALPN::H1;

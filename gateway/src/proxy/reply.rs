@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, StatusCode};
 use pingora::http::{RequestHeader, ResponseHeader};
+use pingora::protocols::http::ServerSession;
 use pingora::proxy::Session;
 use pingora::{ErrorType, OrErr, Result};
 
@@ -82,11 +83,11 @@ impl Reply {
         for (name, value) in self.headers {
             head.append_header(name, value)?;
         }
-        session.write_response_header(Box::new(head), no_body).await?;
-        if !no_body {
-            session.write_response_body(Some(self.body), true).await?;
+        if no_body {
+            return send_head_only(session, head).await;
         }
-        Ok(())
+        session.write_response_header(Box::new(head), false).await?;
+        session.write_response_body(Some(self.body), true).await
     }
 
     /// The trailers-only form of gRPC over HTTP/2: HTTP status 200 and the gRPC status in the head.
@@ -102,7 +103,7 @@ impl Reply {
         for (name, value) in self.headers {
             head.append_header(name, value)?;
         }
-        session.write_response_header(Box::new(head), true).await
+        send_head_only(session, head).await
     }
 }
 
@@ -111,6 +112,15 @@ impl Reply {
 fn is_small(head: &RequestHeader) -> bool {
     let length = head.headers.get(http::header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
     length.is_some_and(|length: u64| length <= DRAINED) && !head.headers.contains_key(http::header::EXPECT)
+}
+
+/// Sends a response that ends with its head. pingora's own call leaves an HTTP/2 stream open, which is then reset if the
+/// connection is not used again, and which no gRPC client takes for the trailers-only form.
+async fn send_head_only(session: &mut Session, head: ResponseHeader) -> Result<()> {
+    if let ServerSession::H2(stream) = session.as_downstream_mut() {
+        return stream.write_response_header(Box::new(head), true);
+    }
+    session.write_response_header(Box::new(head), true).await
 }
 
 /// Whether the request is a gRPC call.
@@ -123,7 +133,7 @@ pub fn is_grpc(session: &Session) -> bool {
     content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
 }
 
-/// The gRPC status that stands for an HTTP status (gRPC's "HTTP to gRPC Status Code Mapping").
+/// The gRPC status that stands for an HTTP status (gRPC's "HTTP to gRPC Status Code Mapping" and, for a deadline, Envoy.
 fn grpc_status(status: StatusCode) -> &'static str {
     match status.as_u16() {
         400 => "13",
@@ -132,7 +142,9 @@ fn grpc_status(status: StatusCode) -> &'static str {
         404 => "12",
         // RESOURCE_EXHAUSTED: only rate limits answer so here. (The mapping has UNAVAILABLE, for other people's 429.)
         429 => "8",
-        502..=504 => "14",
+        502 | 503 => "14",
+        // The gateway's own: what it waited for did not come within the client's deadline.
+        504 => "4",
         _ => "2",
     }
 }

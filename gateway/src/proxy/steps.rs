@@ -17,7 +17,7 @@ use serin_core::tag::Trust;
 
 use super::ctx::{Ctx, Upstream};
 use super::reply::{self, Reply};
-use super::{Edge, failure, head, is_tls, peer, with_rng};
+use super::{Edge, deadline, failure, guarded, head, is_tls, peer, with_rng};
 use crate::control::generation::Generation;
 use crate::pool::{Lease, Overflow};
 
@@ -70,6 +70,7 @@ impl Edge {
         let assignment = with_rng(|rng| decide::assign(service, traffic, key, &ctx.view(head, ""), rng, &mut ()));
         generation.services[position].metrics.assignments[assignment.subset][assignment.why as usize].inc();
         let upgrade = session.is_upgrade_req();
+        let grpc = reply::is_grpc(session);
         ctx.upstream = Some(Upstream {
             service: position,
             assignment,
@@ -81,7 +82,8 @@ impl Edge {
             attempt_start: ctx.start,
             status: None,
             upgrade,
-            stream: upgrade || reply::is_grpc(session) || failure::wants_event_stream(head),
+            stream: upgrade || grpc || failure::wants_event_stream(head),
+            grpc_timeout: if grpc { deadline::of(&head.headers) } else { None },
         });
     }
 
@@ -113,13 +115,8 @@ impl Edge {
         let bucket = upstream.assignment.bucket;
         let picked = with_rng(|rng| {
             let view = ctx.view(session.req_header(), "");
-            decide::pick(
-                &location,
-                traffic,
-                Attempt { request: view, bucket, tried: &upstream.tried, now },
-                rng,
-                &mut (),
-            )
+            let attempt = Attempt { request: view, bucket, tried: &upstream.tried, now };
+            guarded::pick(side, &location, traffic, attempt, rng)
         });
         let Some(instance) = picked else { return Error::e_explain(ErrorType::HTTPStatus(503), "no instance") };
         side.metrics.instances[instance.index as usize].selections.inc();

@@ -1,6 +1,7 @@
 //! Prometheus metrics. Handles are found once, when a snapshot is built or a combination is first seen; a request only
 //! adds to atomics. All labels come from the configuration or from closed lists, so their number is bounded.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use prometheus::{
     Opts, Registry, TextEncoder,
 };
 use serin_core::decide::Why;
+use serin_core::selfguard::Trip;
 use serin_core::subset::FallbackReason;
 
 use self::limits::LimitFamilies;
@@ -41,6 +43,10 @@ pub struct Metrics {
     fallbacks: IntCounterVec,
     assignments: IntCounterVec,
     retries: IntCounterVec,
+    self_guard: IntGaugeVec,
+    trips: IntCounterVec,
+    load_reports: IntCounterVec,
+    missed: IntCounterVec,
     revision: IntGaugeVec,
     switch: IntGaugeVec,
     weight: GaugeVec,
@@ -148,6 +154,14 @@ impl Metrics {
                 &["service", "subset", "why"],
             )?,
             retries: counters(names::RETRIES, "Attempts after the first.", &["service"])?,
+            self_guard: gauges(names::SELF_GUARD, "1 while a chain is out: it panicked or was slow.", &["service"])?,
+            trips: counters(names::TRIPS, "Times that a chain was taken out.", &["service", "why"])?,
+            load_reports: counters(names::LOAD_REPORTS, "Load reports of instances.", &["service", "result"])?,
+            missed: counters(
+                names::MISSED,
+                "Requests for which a narrow found nothing that it wants and left everything.",
+                &["service", "narrow"],
+            )?,
             revision: gauges(names::REVISION, "Revision in force.", &["document"])?,
             switch: gauges(names::SWITCH, "1 while a kill switch is on.", &["switch", "service"])?,
             refused,
@@ -239,6 +253,18 @@ impl Metrics {
         self.requests.with_label_values(&["none", "none", "none", class]).inc();
     }
 
+    /// Counters of a service's load reports.
+    #[must_use]
+    pub fn load_reports(&self, service: &str) -> ReportMetrics {
+        let counter = |result| self.load_reports.with_label_values(&[service, result]);
+        ReportMetrics { good: counter("ok"), bad: counter("bad") }
+    }
+
+    /// Takes over what a narrow counted since it was last asked.
+    pub fn count_missed(&self, service: &str, narrow: &str, count: &AtomicU64) {
+        self.missed.with_label_values(&[service, narrow]).inc_by(count.swap(0, Relaxed));
+    }
+
     /// Counters of one route.
     #[must_use]
     pub fn route(self: &Arc<Self>, route: &Arc<str>, service: &Arc<str>, subsets: Vec<Arc<str>>) -> RouteMetrics {
@@ -302,6 +328,8 @@ impl Metrics {
                 .collect(),
             decision_seconds: self.decision_seconds.with_label_values(&[service]),
             retries: self.retries.with_label_values(&[service]),
+            tripped: self.self_guard.with_label_values(&[service]),
+            trips: Trip::ALL.map(|why| self.trips.with_label_values(&[&**service, why.as_str()])),
             fallbacks: subsets
                 .iter()
                 .map(|subset| {
@@ -364,12 +392,24 @@ pub struct ServiceMetrics {
     pub decision_seconds: Histogram,
     /// Attempts after the first.
     pub retries: IntCounter,
+    /// 1 while the chain is out.
+    pub tripped: IntGauge,
+    /// Times that the chain was taken out, by why.
+    pub trips: [IntCounter; Trip::ALL.len()],
     /// Fallbacks by subset and reason.
     pub fallbacks: Vec<[IntCounter; FallbackReason::ALL.len()]>,
     /// Assignments by subset and why.
     pub assignments: Vec<[IntCounter; Why::ALL.len()]>,
     /// By position of the instance.
     pub instances: Vec<InstanceMetrics>,
+}
+
+/// Counters of a service's load reports.
+pub struct ReportMetrics {
+    /// Those that were read.
+    pub good: IntCounter,
+    /// Those that could not be.
+    pub bad: IntCounter,
 }
 
 /// Counters of one instance.

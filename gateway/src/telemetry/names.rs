@@ -22,6 +22,14 @@ pub const REVISION: &str = "serin_revision";
 pub const SWITCH: &str = "serin_switch";
 /// Weight in force of a subset, from 0 to 1.
 pub const WEIGHT: &str = "serin_subset_weight_ratio";
+/// 1 while a service's chain is out because it panicked or was slow.
+pub const SELF_GUARD: &str = "serin_self_guard_tripped";
+/// Times that a service's chain was taken out, by why.
+pub const TRIPS: &str = "serin_self_guard_trips_total";
+/// Load reports of instances, by whether they could be read.
+pub const LOAD_REPORTS: &str = "serin_load_reports_total";
+/// Requests for which a narrow found nothing that it wants and left everything.
+pub const MISSED: &str = "serin_narrow_missed_total";
 /// Documents that were refused.
 pub const REFUSED: &str = "serin_config_refused_total";
 /// Documents that came into force.

@@ -31,7 +31,7 @@ impl Narrowing for ExcludeTried {
 }
 
 impl Narrow for ExcludeTried {
-    fn narrow(&self, cx: &PickCx<'_>, candidates: &mut Candidates<'_>) {
+    fn narrow(&self, cx: &mut PickCx<'_>, candidates: &mut Candidates<'_>) {
         chain::exclude_tried(cx.tried, candidates);
     }
 }

@@ -134,7 +134,7 @@ impl<'a> Sim<'a> {
         let flight = self.flights.remove(&number)?;
         let (now, took) = (self.start + at, at - flight.sent);
         let latency = if flight.failed { took.max(PENALTY) } else { took };
-        self.pool[flight.slot].vitals.record_latency(now, latency);
+        self.pool[flight.slot].vitals.record_call(now, latency, !flight.failed);
         self.done.push(Done { slot: flight.slot, sent: flight.sent });
         Some(at)
     }

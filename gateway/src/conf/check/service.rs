@@ -44,6 +44,14 @@ pub(super) fn service(service: &Service, catalogue: &Catalogue, node: &Node, at:
     if let Some(concurrency) = service.concurrency {
         limit::concurrency(concurrency, &at.key("concurrency"), report);
     }
+    let guard = at.key("self_guard");
+    positive(Some(service.self_guard.decision_p99), &guard.key("decision_p99"), report);
+    positive(Some(service.self_guard.sustained), &guard.key("sustained"), report);
+    if let Some(reports) = &service.load_reports {
+        let at = at.key("load_reports");
+        positive(Some(reports.expire_after), &at.key("expire_after"), report);
+        positive(Some(reports.update_every), &at.key("update_every"), report);
+    }
     chain::chain(&service.balancer, catalogue, node, &at.key("balancer"), report);
     upkeep::health_check(service, at, report);
     upkeep::pool(service, at, report);

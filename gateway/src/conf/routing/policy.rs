@@ -18,7 +18,8 @@ pub struct Timeouts {
     pub first_byte: Span,
     /// Between two pieces of a body, in either direction.
     pub idle: Span,
-    /// For the whole request with all its attempts, or `none`: streams and WebSockets need that.
+    /// For the whole request with all its attempts, or `none`. Streams and WebSockets have no such limit; a gRPC call has
+    /// the one that its client sets with `grpc-timeout`, and not a longer one than this.
     pub request: OrNone<Span>,
 }
 

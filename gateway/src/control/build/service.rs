@@ -12,10 +12,14 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serin_core::chain::ChainPlan;
 use serin_core::instance::{Instance, Vitals};
+use serin_core::load::{LoadBoard, LoadPolicy};
+use serin_core::plugin::Plugin;
 use serin_core::retry::{self, RetryPolicy};
+use serin_core::selfguard::{Budget, SelfGuard};
 use serin_core::snapshot::{Service, ServiceParts};
 use serin_core::subset::{self, FallbackReason};
 use serin_core::tag::{self, KeySource, TagRule};
+use serin_plugins::narrows::load_reports::LoadReports;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::route::{condition, path_match};
@@ -25,6 +29,7 @@ use crate::control::generation::{Propagate, ServiceSide, Timeouts};
 use crate::jwt::Verifier;
 use crate::pool::InstancePool;
 use crate::proxy::headers;
+use crate::proxy::load::LoadSide;
 use crate::proxy::peer::{Protocol, UpstreamTls};
 
 /// Builds both sides of a service. Instances that were there before keep their vitals.
@@ -55,7 +60,7 @@ pub(super) fn build(
         tags,
         fallback: fallback(&conf.fallback, conf, position)?,
         retry: retry_policy(&conf.retry),
-        chain: chain(workshop, &conf.balancer)?,
+        chain: chain(workshop, conf)?,
     };
     let service = Service::new(parts).map_err(|error| format!("services.{name}.subsets: {error}"))?;
     Ok((service, side))
@@ -110,6 +115,7 @@ fn side(
     let pools = upkeep::pools(workshop, name, conf, protocol, instances, pools, now);
     let peers = upkeep::peers(&pools, protocol, tls.as_ref());
     Ok(ServiceSide {
+        name: name.into(),
         checks: upkeep::checks(workshop, conf, protocol, instances, &peers),
         peers,
         pools,
@@ -120,10 +126,30 @@ fn side(
             tracestate: conf.propagate.tracestate,
         },
         jwt: conf.jwt.as_ref().map(Verifier::new).transpose()?,
+        guard: Arc::new(SelfGuard::new(budget(&conf.self_guard), now)),
+        load: conf.load_reports.as_ref().map(|reports| LoadSide {
+            board: LoadBoard::new(load_policy(reports), now),
+            forward: reports.forward,
+            metrics: workshop.metrics.load_reports(name),
+        }),
         metrics: workshop.metrics.service(&name.into(), &subsets, &addresses),
         rate_limits: Vec::new(),
         concurrency: None,
     })
+}
+
+fn budget(conf: &conf::SelfGuard) -> Budget {
+    Budget { decision: conf.decision_p99.duration(), sustained: conf.sustained.duration() }
+}
+
+fn load_policy(conf: &conf::LoadReports) -> LoadPolicy {
+    LoadPolicy {
+        expire_after: conf.expire_after.duration(),
+        update_every: conf.update_every.duration(),
+        blackout: conf.blackout.duration(),
+        error_penalty: f64::from(conf.error_penalty.hundredths()) / 10_000.0,
+        weights: conf.weights,
+    }
 }
 
 /// The member of `baggage` that names a subset, by position.
@@ -271,8 +297,8 @@ fn retry_policy(conf: &conf::Retry) -> RetryPolicy {
     }
 }
 
-fn chain(workshop: &Workshop, links: &[conf::Link]) -> Result<ChainPlan, String> {
-    let Some((last, narrows)) = links.split_last() else { return Ok(ChainPlan::default()) };
+fn chain(workshop: &Workshop, conf: &conf::Service) -> Result<ChainPlan, String> {
+    let Some((last, narrows)) = conf.balancer.split_last() else { return Ok(ChainPlan::default()) };
     let Workshop { catalogue, node, .. } = workshop;
     let unknown = |name: &str| format!("balancer: nothing is called {name}");
     let narrow = |link: &conf::Link| {
@@ -281,8 +307,13 @@ fn chain(workshop: &Workshop, links: &[conf::Link]) -> Result<ChainPlan, String>
         Ok::<_, String>((link.name.as_str().into(), built))
     };
     let pick = catalogue.balancers.build(&last.name, last.conf.clone(), node);
+    let mut narrows = narrows.iter().map(narrow).collect::<Result<Vec<_>, _>>()?;
+    let thins = conf.load_reports.is_some_and(|reports| reports.weights);
+    if thins && !narrows.iter().any(|(name, _): &(Arc<str>, _)| **name == *LoadReports::NAME) {
+        narrows.push((LoadReports::NAME.into(), Arc::new(LoadReports)));
+    }
     Ok(ChainPlan {
-        narrows: narrows.iter().map(narrow).collect::<Result<_, _>>()?,
+        narrows,
         pick: (last.name.as_str().into(), pick.ok_or_else(|| unknown(&last.name))?.map_err(|e| e.to_string())?),
     })
 }
