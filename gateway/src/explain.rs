@@ -5,6 +5,7 @@ mod explanation;
 mod notes;
 pub mod preview;
 mod question;
+pub mod standing;
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -20,6 +21,7 @@ use serin_core::snapshot::{Service, ServiceTraffic};
 pub use self::explanation::*;
 use self::notes::Notes;
 pub use self::question::{BadQuestion, HeaderValues, Question};
+pub use self::standing::{GuardsSeen, InstanceSeen};
 use crate::conf::Abort;
 use crate::control::generation::Generation;
 use crate::proxy::head;
@@ -52,6 +54,7 @@ pub fn explain(generation: &Generation, trusted: &[IpNet], question: &Question) 
         weights: IndexMap::new(),
         subset: None,
         fallback: None,
+        guards: None,
         narrows: Vec::new(),
         pick: None,
         upstream_path: None,
@@ -123,13 +126,15 @@ impl Way<'_> {
         self.into.switches = switches(traffic);
         self.into.weights = preview::by_name(service, &preview::in_force(service, traffic));
         self.into.tag = Some(chosen(service, assignment, &notes));
-        match decide::locate(service, assignment.subset, &mut notes) {
+        match decide::locate(service, assignment.subset, Instant::now(), &mut notes) {
             Ok(location) => self.choose_instance(service, traffic, location, assignment, view, &mut notes),
             Err(unavailable) => {
                 let reason = format!("no subset can serve: {}", unavailable.reason.as_str());
                 self.into.answer = Some(OwnAnswer::new(503, reason));
             }
         }
+        let seen = GuardsSeen::of(service, std::mem::take(&mut notes.panic), Instant::now());
+        self.into.guards = Some(seen).filter(|seen| !seen.is_empty());
         self.into.fallback = fallback(service, assignment.subset, &notes);
         self.into.user_key = notes.user_key.take();
         self.into.narrows = notes.narrows;
@@ -144,6 +149,7 @@ impl Way<'_> {
         view: RequestView<'s>,
         notes: &mut Notes,
     ) {
+        notes.panic = location.panic;
         self.into.subset = location.subset.map(|at| service.subsets[at].name.to_string());
         let (bucket, now) = (assignment.bucket, Instant::now());
         let picked =

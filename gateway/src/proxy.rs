@@ -15,6 +15,7 @@ pub mod headers;
 pub mod peer;
 pub mod reply;
 
+mod guard;
 mod outcome;
 mod steps;
 
@@ -27,8 +28,8 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::StatusCode;
 use http::request::Parts;
+use http::{HeaderMap, StatusCode};
 use ipnet::IpNet;
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::modules::http::HttpModules;
@@ -122,6 +123,9 @@ impl ProxyHttp for Edge {
 
     async fn upstream_peer(&self, session: &mut Session, ctx: &mut Ctx) -> Result<Box<HttpPeer>> {
         let first = ctx.upstream.as_ref().is_none_or(|upstream| upstream.tried.is_empty());
+        if !first {
+            self.back_off(ctx).await;
+        }
         let began = if first { ctx.mark } else { Instant::now() };
         let index = self.pick(session, ctx, began);
         ctx.mark = Instant::now();
@@ -145,6 +149,9 @@ impl ProxyHttp for Edge {
     ) -> Result<()> {
         if let Some(upstream) = &mut ctx.upstream {
             upstream.status = None;
+            if let Some(permit) = &mut upstream.permit {
+                permit.connected();
+            }
         }
         Ok(())
     }
@@ -187,11 +194,22 @@ impl ProxyHttp for Edge {
         upstream.status = Some(response.status.as_u16());
         upstream.stream |= failure::is_event_stream(response);
         self.end_attempt(ctx, Some(response.status.as_u16()));
+        self.judge_head(ctx, response);
         if retry {
             let mut error = Error::explain(ErrorType::HTTPStatus(response.status.as_u16()), "worth another attempt");
             error.set_retry(true);
             return Err(error.into_up());
         }
+        Ok(())
+    }
+
+    fn upstream_response_trailer_filter(
+        &self,
+        _session: &mut Session,
+        trailers: &mut HeaderMap,
+        ctx: &mut Ctx,
+    ) -> Result<()> {
+        self.judge_trailers(ctx, trailers);
         Ok(())
     }
 
@@ -231,6 +249,7 @@ impl ProxyHttp for Edge {
         mut error: Box<Error>,
     ) -> Box<Error> {
         self.end_attempt(ctx, None);
+        self.judge_no_connection(ctx);
         error.set_retry(failure::retries(session, ctx, Failure::Connect));
         error
     }
@@ -246,6 +265,7 @@ impl ProxyHttp for Edge {
         if ctx.upstream.as_ref().is_some_and(|upstream| upstream.status.is_none()) {
             self.end_attempt(ctx, None);
         }
+        self.judge_break(ctx, &error, client_reused);
         let retry = failure::verdict(session, ctx, &error, client_reused);
         error.set_retry(retry);
         error
@@ -253,7 +273,7 @@ impl ProxyHttp for Edge {
 
     async fn fail_to_proxy(&self, session: &mut Session, error: &Error, ctx: &mut Ctx) -> FailToProxy {
         ctx.error = Some(failure::name(error));
-        let (status, reuse) = failure::answer(session, error).await;
+        let (status, reuse) = failure::answer(session, error, ctx.retry_after).await;
         ctx.replied = Some(status);
         FailToProxy { error_code: status, can_reuse_downstream: reuse }
     }

@@ -93,14 +93,14 @@ impl Chain {
         &self.pick.0
     }
 
-    /// Narrows the candidates and picks one. `seen` is told what every narrow left: this is how a decision is
-    /// explained without a second copy of it.
-    pub fn run(
+    /// Narrows the candidates. `seen` is told what every narrow left: this is how a decision is explained without a
+    /// second copy of it.
+    pub fn narrow(
         &self,
-        cx: &mut PickCx<'_>,
+        cx: &PickCx<'_>,
         candidates: &mut Candidates<'_>,
         mut seen: impl FnMut(&str, &Candidates<'_>),
-    ) -> Option<Slot> {
+    ) {
         exclude_tried(cx.tried, candidates);
         if !cx.tried.is_empty() {
             seen("exclude_tried", candidates);
@@ -109,11 +109,16 @@ impl Chain {
             narrow.narrow(cx, candidates);
             seen(name, candidates);
         }
+    }
+
+    /// Picks one of the candidates that were left.
+    pub fn pick(&self, cx: &mut PickCx<'_>, candidates: &Candidates<'_>) -> Option<Slot> {
         self.pick.1.pick(cx, candidates)
     }
 }
 
-/// Takes out the instances that the request has tried, unless it has tried them all. Every chain begins with this.
+/// Takes out the instances that the request has tried, unless it has tried them all. Every chain begins with this, after
+/// the unhealthy ones are taken out.
 pub fn exclude_tried(tried: &[Slot], candidates: &mut Candidates<'_>) {
     if !tried.is_empty() && candidates.slots().any(|slot| !tried.contains(&slot)) {
         tried.iter().for_each(|&slot| candidates.remove(slot));

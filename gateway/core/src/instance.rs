@@ -1,9 +1,14 @@
 //! One upstream instance and its vitals: the numbers that balancers read and requests write.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use crate::condition::{Condition, Observed, Standing};
+use crate::outlier::{Cause, Outcome, OutlierPolicy};
+use crate::slow_start::SlowStart;
 
 /// Weight of an instance that has none, or an unparsable one. Nacos and Envoy's edge examples use the same scale.
 pub const DEFAULT_WEIGHT: u32 = 100;
@@ -47,40 +52,93 @@ impl Instance {
 /// Whether an instance may take traffic, as far as health is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
-#[repr(u8)]
 pub enum Health {
     /// Takes traffic.
-    Healthy = 0,
+    Healthy,
     /// Failed its checks.
-    Unhealthy = 1,
+    Unhealthy,
     /// Taken out by outlier detection until its ejection time is over.
-    Ejected = 2,
+    Ejected,
 }
 
-/// Live numbers of one instance. All of them are atomics: no request waits for another.
+impl Health {
+    /// Its name in the API.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Healthy => "healthy",
+            Self::Unhealthy => "unhealthy",
+            Self::Ejected => "ejected",
+        }
+    }
+}
+
+/// Counts changes of health and weight, so that whoever made something of them knows that it is out of date. Shared by
+/// the instances of a service.
+#[derive(Debug, Default)]
+pub struct Changes(AtomicU64);
+
+impl Changes {
+    /// Number of changes so far.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.0.load(Acquire)
+    }
+
+    fn bump(&self) {
+        self.0.fetch_add(1, Release);
+    }
+}
+
+/// Live numbers of one instance. What balancers read are atomics; what outlier detection keeps is behind a lock that is
+/// held for a few instructions.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Vitals {
     epoch: Instant,
     in_flight: AtomicU32,
-    health: AtomicU8,
+    checks_failed: AtomicBool,
+    ejected: AtomicBool,
     picks: AtomicU64,
     ewma_nanos: AtomicU64,
     ewma_stamp: AtomicU64,
+    changes: Arc<Changes>,
+    condition: Mutex<Condition>,
 }
 
 impl Vitals {
-    /// Fresh vitals of an instance that was first seen at `now`.
+    /// Fresh vitals of an instance that was first seen at `now`, apart from any others.
     #[must_use]
     pub fn new(now: Instant) -> Self {
+        Self::among(now, &Arc::default())
+    }
+
+    /// Fresh vitals of an instance that was first seen at `now`, beside others with the same count of changes.
+    #[must_use]
+    pub fn among(now: Instant, changes: &Arc<Changes>) -> Self {
         Self {
             epoch: now,
             in_flight: AtomicU32::new(0),
-            health: AtomicU8::new(Health::Healthy as u8),
+            checks_failed: AtomicBool::new(false),
+            ejected: AtomicBool::new(false),
             picks: AtomicU64::new(0),
             ewma_nanos: AtomicU64::new(0),
             ewma_stamp: AtomicU64::new(0),
+            changes: Arc::clone(changes),
+            condition: Mutex::new(Condition::new(now)),
         }
+    }
+
+    /// When the instance was first seen.
+    #[must_use]
+    pub fn epoch(&self) -> Instant {
+        self.epoch
+    }
+
+    /// What counts changes of its health and weight.
+    #[must_use]
+    pub fn changes(&self) -> &Arc<Changes> {
+        &self.changes
     }
 
     /// Requests that were sent and have not finished.
@@ -95,19 +153,124 @@ impl Vitals {
         self.picks.load(Relaxed)
     }
 
-    /// What is known of its health.
+    /// What is known of its health: unhealthy if its checks failed, else ejected until that is over.
     #[must_use]
     pub fn health(&self) -> Health {
-        match self.health.load(Relaxed) {
-            0 => Health::Healthy,
-            1 => Health::Unhealthy,
-            _ => Health::Ejected,
+        if self.checks_failed.load(Relaxed) {
+            Health::Unhealthy
+        } else if self.ejected.load(Relaxed) {
+            Health::Ejected
+        } else {
+            Health::Healthy
         }
     }
 
-    /// Sets what is known of its health.
-    pub fn set_health(&self, health: Health) {
-        self.health.store(health as u8, Relaxed);
+    /// What its checks say: that it failed as many in a row as make it unhealthy, or that one passed (after a failure: as
+    /// many as make it healthy). One that passes ends an ejection early.
+    pub fn set_checked(&self, healthy: bool) {
+        let was_failed = self.checks_failed.swap(!healthy, Relaxed);
+        if healthy {
+            self.end_ejection();
+        }
+        if was_failed == healthy {
+            if healthy {
+                self.condition().come_back();
+            }
+            self.changes.bump();
+        }
+    }
+
+    /// Ends an ejection before its time.
+    pub fn end_ejection(&self) {
+        if self.ejected.load(Relaxed) {
+            let mut condition = self.condition();
+            condition.end_ejection();
+            self.ejected.store(false, Relaxed);
+            drop(condition);
+            self.changes.bump();
+        }
+    }
+
+    /// Takes the instance out until its ejection is over; gives how long that is.
+    pub fn eject(&self, policy: &OutlierPolicy, now: Instant, cause: Cause) -> Duration {
+        let mut condition = self.condition();
+        let time = condition.eject(policy, now, cause);
+        self.ejected.store(true, Relaxed);
+        drop(condition);
+        self.changes.bump();
+        time
+    }
+
+    /// Takes an attempt in, which outlier detection judges by. What arrives while it is ejected does not count.
+    pub fn observe(&self, policy: &OutlierPolicy, now: Instant, outcome: Outcome, latency: Duration) -> Observed {
+        let (observed, weight_changed) = self.condition().observe(policy, now, outcome, latency);
+        if weight_changed {
+            self.changes.bump();
+        }
+        observed
+    }
+
+    /// Its ejection was refused: it is asked for again after a while only.
+    pub fn spare(&self, now: Instant) {
+        self.condition().spare(now);
+    }
+
+    /// Outlier detection is switched off: what it did is undone.
+    pub fn pardon(&self) {
+        self.end_ejection();
+        if self.condition().pardon() {
+            self.changes.bump();
+        }
+    }
+
+    /// Does what is due at `now`: ends an ejection that is over, begins slow start. Gives when to look again.
+    pub fn settle(&self, now: Instant) -> Option<Instant> {
+        let mut condition = self.condition();
+        let was_ejected = self.ejected.load(Relaxed);
+        let next = condition.settle(now);
+        if was_ejected && !condition.is_ejected() {
+            self.ejected.store(false, Relaxed);
+            drop(condition);
+            self.changes.bump();
+        }
+        next
+    }
+
+    /// The share of its weight that is in force, in 0..=1: slow start, outlier detection and load reports taken together.
+    #[must_use]
+    pub fn factor(&self, now: Instant) -> f64 {
+        self.condition().factor(now)
+    }
+
+    /// How slow start goes on from here; `None` is without.
+    pub fn set_slow_start(&self, slow_start: Option<SlowStart>) {
+        if self.condition().set_slow_start(slow_start) {
+            self.changes.bump();
+        }
+    }
+
+    /// The instance is new beside others: slow start begins.
+    pub fn start_warming(&self) {
+        self.condition().come_back();
+        self.changes.bump();
+    }
+
+    /// The share of its weight that the load it reports leaves it, in 0..=1.
+    pub fn set_load_share(&self, share: f64) {
+        if self.condition().set_load_share(share) {
+            self.changes.bump();
+        }
+    }
+
+    /// All that is known of its health and weight, for people to read.
+    #[must_use]
+    pub fn standing(&self, now: Instant) -> Standing {
+        self.settle(now);
+        Standing { health: self.health(), ..self.condition().standing(now) }
+    }
+
+    fn condition(&self) -> MutexGuard<'_, Condition> {
+        self.condition.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Latency average at `now`, in nanoseconds; 0 until the first sample. Without new samples it decays towards 0,
@@ -182,6 +345,34 @@ mod tests {
         let after = vitals.ewma_nanos(start + Duration::from_secs(1));
         assert!((1.7e8..1.9e8).contains(&after), "{after}");
         assert!(vitals.ewma_nanos(start + Duration::from_secs(60)) < 1e6);
+    }
+
+    #[test]
+    fn checks_and_ejections_make_up_health() {
+        let (start, policy) = (Instant::now(), crate::outlier::tests::policy());
+        let vitals = Vitals::new(start);
+        let after = |secs| start + Duration::from_secs(secs);
+        let mut seen = vitals.changes().count();
+        let mut is = |health: Health, what: &str| {
+            assert_eq!(vitals.health(), health, "{what}");
+            let count = vitals.changes().count();
+            assert!(std::mem::replace(&mut seen, count) < count, "{what} is a change");
+        };
+        vitals.eject(&policy, start, Cause::Consecutive5xx);
+        is(Health::Ejected, "ejected");
+        assert_eq!(vitals.settle(after(29)), Some(after(30)));
+        vitals.settle(after(30));
+        is(Health::Healthy, "the time is over");
+        vitals.eject(&policy, after(31), Cause::Consecutive5xx);
+        is(Health::Ejected, "a second time");
+        vitals.set_checked(false);
+        is(Health::Unhealthy, "checks failed, which weighs more");
+        vitals.set_checked(true);
+        is(Health::Healthy, "a check that passes ends the ejection as well");
+        vitals.eject(&policy, after(40), Cause::Consecutive5xx);
+        vitals.set_checked(true);
+        is(Health::Healthy, "and one that passes again ends the next");
+        assert_eq!(vitals.standing(after(40)).ejections, 3);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Handlers that change nothing.
 
+use std::time::Instant;
+
 use axum::Json;
 use axum::extract::{Path, RawQuery, State as Extract};
 use axum::response::{IntoResponse, Response};
@@ -81,6 +83,10 @@ pub(super) fn is_verbose(query: Option<&str>) -> bool {
 }
 
 pub(super) async fn metrics(Extract(state): Extract<State>) -> Result<Response, ApiError> {
+    let (current, now) = (state.control.current(), Instant::now());
+    for (service, side) in current.core.services.iter().zip(&current.services) {
+        side.metrics.guard.refresh(service, now);
+    }
     let text = state.control.metrics().render();
     let text = text.map_err(|error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
     Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response())

@@ -7,7 +7,7 @@ use super::canary::switches;
 use super::client::Client;
 use super::text::pairs;
 use super::{Failure, Out};
-use crate::explain::{Explanation, HeaderValues, Matched, Question};
+use crate::explain::{Explanation, GuardsSeen, HeaderValues, InstanceSeen, Matched, Question};
 
 /// Show what the running gateway does with a request, and why. Nothing is sent and nothing changes.
 #[derive(Debug, Args)]
@@ -95,6 +95,7 @@ fn steps(explanation: &Explanation) -> Steps {
         steps.push(("service".to_owned(), vec![service.clone()]));
     }
     steps.extend(subset(explanation));
+    steps.extend(explanation.guards.as_ref().map(|guards| ("guards".to_owned(), guards_seen(guards))));
     for narrow in &explanation.narrows {
         let left = if narrow.left.is_empty() { "nothing".to_owned() } else { narrow.left.join(", ") };
         let more = if narrow.count > narrow.left.len() { ", …" } else { "" };
@@ -114,6 +115,16 @@ fn steps(explanation: &Explanation) -> Steps {
         ));
     }
     steps
+}
+
+fn guards_seen(guards: &GuardsSeen) -> Vec<String> {
+    let breakers =
+        guards.breakers.iter().map(|(subset, state)| format!("breaker of {subset} {}", state.replace('_', " ")));
+    let panic = guards.panic.then(|| "panic: too few are healthy, health is ignored".to_owned());
+    let instance = |seen: &InstanceSeen| {
+        format!("{} {}, weight {} in force: {}", seen.address, seen.health, seen.weight_in_force, seen.why.join("; "))
+    };
+    breakers.chain(panic).chain(guards.instances.iter().map(instance)).collect()
 }
 
 fn route(explanation: &Explanation) -> Vec<String> {

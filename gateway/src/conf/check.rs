@@ -3,6 +3,7 @@
 
 mod bootstrap;
 mod chain;
+mod guard;
 mod route;
 mod service;
 mod traffic;

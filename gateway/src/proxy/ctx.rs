@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::request::Parts;
+use serin_core::breaker::Permit;
 use serin_core::decide::Assignment;
 use serin_core::instance::InFlight;
 use serin_core::request::{Claims, RequestView};
@@ -43,6 +44,8 @@ pub struct Ctx {
     pub replied: Option<u16>,
     /// What went wrong.
     pub error: Option<&'static str>,
+    /// When it may be worth to ask again, for an answer of 503.
+    pub retry_after: Option<Duration>,
 }
 
 /// The part of a request that goes to a service.
@@ -59,6 +62,10 @@ pub struct Upstream {
     pub tried: SmallVec<[u32; 4]>,
     /// Counts the attempt as in flight.
     pub flight: Option<InFlight>,
+    /// The attempt's place in the breaker of its subset.
+    pub permit: Option<Permit>,
+    /// Latency of a head whose trailers will say how the call went (gRPC).
+    pub awaits_trailers: Option<Duration>,
     /// When the attempt began.
     pub attempt_start: Instant,
     /// Status of the upstream's response.
@@ -87,6 +94,7 @@ impl Default for Ctx {
             decision: Duration::ZERO,
             replied: None,
             error: None,
+            retry_after: None,
         }
     }
 }

@@ -22,9 +22,21 @@ pub const UNAVAILABLE: &str = "No instance can take the request.";
 pub fn retries(session: &Session, ctx: &Ctx, failure: Failure) -> bool {
     let (Some(generation), Some(upstream)) = (&ctx.generation, &ctx.upstream) else { return false };
     let replayable = !session.retry_buffer_truncated() && !upstream.upgrade;
-    let in_time = ctx.time_left(Instant::now()).is_none_or(|left| !left.is_zero());
+    let now = Instant::now();
+    let in_time = ctx.time_left(now).is_none_or(|left| !left.is_zero());
     let policy = &generation.core.services[upstream.service].retry;
-    in_time && policy.verdict(failure, upstream.tried.len(), &session.req_header().method, replayable)
+    let method = &session.req_header().method;
+    in_time && policy.verdict(failure, upstream.tried.len(), method, replayable) && within_budget(ctx, now)
+}
+
+/// Takes a retry off the service's budget.
+fn within_budget(ctx: &Ctx, now: Instant) -> bool {
+    let Some((_, service)) = ctx.chosen() else { return false };
+    let allowed = service.guards.budget.as_ref().is_none_or(|budget| budget.spend(now));
+    if let Some(side) = ctx.service_side().filter(|_| !allowed) {
+        side.metrics.guard.budget_exhausted.inc();
+    }
+    allowed
 }
 
 /// Whether a response of this status is worth another attempt at all. Almost none is, and this is quick to tell.
@@ -84,7 +96,7 @@ pub fn name(error: &Error) -> &'static str {
 
 /// Answers a failed request, unless the client is gone or has part of a response already. Returns the status and
 /// whether the connection is still good.
-pub async fn answer(session: &mut Session, error: &Error) -> (u16, bool) {
+pub async fn answer(session: &mut Session, error: &Error, retry_after: Option<Duration>) -> (u16, bool) {
     if session.response_written().is_some_and(|response| !response.status.is_informational()) {
         return (0, false);
     }
@@ -101,7 +113,7 @@ pub async fn answer(session: &mut Session, error: &Error) -> (u16, bool) {
     if !reusable {
         session.set_keepalive(None);
     }
-    let sent = Reply::problem(status, detail).send(session).await;
+    let sent = Reply::problem(status, detail).with_retry_after(retry_after).send(session).await;
     (status.as_u16(), reusable && sent.is_ok())
 }
 

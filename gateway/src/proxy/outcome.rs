@@ -36,7 +36,7 @@ impl Edge {
         let status = session.response_written().map_or(ctx.replied.unwrap_or(0), |response| response.status.as_u16());
         let duration = ctx.start.elapsed();
         let served = ctx.upstream.as_mut().map(|upstream| {
-            upstream.flight = None;
+            (upstream.flight, upstream.permit) = (None, None);
             upstream.subset
         });
         if let Some(route) = ctx.route_side() {

@@ -11,6 +11,7 @@ use prometheus::{
 use serin_core::decide::Why;
 use serin_core::subset::FallbackReason;
 
+use super::guard::{GuardFamilies, GuardMetrics};
 use super::names;
 
 /// Buckets of request durations, in seconds: 0.5 ms to 60 s.
@@ -36,6 +37,7 @@ pub struct Metrics {
     refused: IntCounterVec,
     applied: IntCounterVec,
     build_seconds: HistogramVec,
+    guards: GuardFamilies,
     /// Access log lines that were lost.
     pub log_dropped: IntCounter,
     /// Requests that are being served.
@@ -132,6 +134,7 @@ impl Metrics {
                 gauge
             },
             weight,
+            guards: GuardFamilies::new(&registry)?,
             registry,
         })
     }
@@ -188,11 +191,18 @@ impl Metrics {
         }
     }
 
-    /// Counters of one service.
+    /// Counters of one service, with or without those of outlier detection and breakers.
     #[must_use]
-    pub fn service(self: &Arc<Self>, service: &Arc<str>, subsets: &[Arc<str>], instances: &[String]) -> ServiceMetrics {
+    pub fn service(
+        self: &Arc<Self>,
+        service: &Arc<str>,
+        subsets: &[Arc<str>],
+        instances: &[String],
+        (outlier, breaker): (bool, bool),
+    ) -> ServiceMetrics {
         let with_any = subsets.iter().map(|s| &**s).chain(["any"]);
         ServiceMetrics {
+            guard: Arc::new(self.guards.service(service, subsets, instances, outlier, breaker)),
             request_seconds: with_any
                 .map(|subset| self.request_seconds.with_label_values(&[&**service, subset]))
                 .collect(),
@@ -263,6 +273,8 @@ pub struct ServiceMetrics {
     pub assignments: Vec<[IntCounter; Why::ALL.len()]>,
     /// By position of the instance.
     pub instances: Vec<InstanceMetrics>,
+    /// What keeps it up.
+    pub guard: Arc<GuardMetrics>,
 }
 
 /// Counters of one instance.

@@ -9,7 +9,7 @@ use super::super::routing::{
     FallbackTo, Jwt, JwtKey, PathMatch, Service, TagRule, UpstreamProtocol, UserKey, ValueMatch, When,
 };
 use super::super::scalar::{Name, OrNone, Span};
-use super::{Report, chain, route};
+use super::{Report, chain, guard, route};
 
 /// Checks one service.
 pub(super) fn service(service: &Service, catalogue: &Catalogue, node: &Node, at: &At<'_>, report: &mut Report<'_>) {
@@ -40,6 +40,7 @@ pub(super) fn service(service: &Service, catalogue: &Catalogue, node: &Node, at:
     if let OrNone::Some(header) = &service.propagate.header {
         route::editable(header, &at.key("propagate").key("header"), report);
     }
+    guard::guards(service, at, report);
     chain::chain(&service.balancer, catalogue, node, &at.key("balancer"), report);
 }
 
