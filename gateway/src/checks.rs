@@ -247,9 +247,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
+    use std::time::{Duration, Instant};
 
     use serin_core::instance::Health;
+    use serin_core::outlier::{Cause, OutlierPolicy};
 
     use super::*;
     use crate::proxy::peer;
@@ -340,7 +341,19 @@ mod tests {
         let bench = Bench::new();
         let (vitals, target) = (vitals(), bench.target(TCP, 1));
         bench.apply(&[(&vitals, Some(&target))]);
-        vitals.set_health(Health::Ejected);
+        let policy = OutlierPolicy {
+            consecutive_5xx: Some(5),
+            consecutive_local: None,
+            success_rate: None,
+            failure_percentage: None,
+            mean_latency: None,
+            window: Duration::from_secs(10),
+            min_requests: 20,
+            base_ejection: Duration::from_secs(30),
+            max_ejection: Duration::from_secs(300),
+            max_ejection_percent: 10_000,
+        };
+        vitals.eject(&policy, Instant::now(), Cause::Consecutive5xx);
         target.note(Err(Reason::Timeout));
         assert_eq!(vitals.health(), Health::Ejected);
         target.note(Ok(()));

@@ -6,6 +6,7 @@ mod limits;
 mod notes;
 pub mod preview;
 mod question;
+pub mod standing;
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -21,6 +22,7 @@ use serin_core::snapshot::Service;
 pub use self::explanation::*;
 use self::notes::Notes;
 pub use self::question::{BadQuestion, HeaderValues, Question};
+pub use self::standing::{GuardsSeen, InstanceSeen};
 use crate::conf::Abort;
 use crate::control::generation::Generation;
 use crate::proxy::{guarded, head};
@@ -53,6 +55,7 @@ pub fn explain(generation: &Generation, trusted: &[IpNet], question: &Question) 
         weights: IndexMap::new(),
         subset: None,
         fallback: None,
+        guards: None,
         narrows: Vec::new(),
         pick: None,
         upstream_path: None,
@@ -127,13 +130,15 @@ impl Way<'_> {
         self.into.weights = preview::by_name(service, &preview::in_force(service, traffic));
         self.into.tag = Some(chosen(service, assignment, &notes));
         let refusal = self.limits(route, position, assignment.subset, &view);
-        match decide::locate(service, assignment.subset, &mut notes) {
+        match decide::locate(service, assignment.subset, Instant::now(), &mut notes) {
             Ok(location) => self.choose_instance(position, location, assignment, view, &mut notes),
             Err(unavailable) => {
                 let reason = format!("no subset can serve: {}", unavailable.reason.as_str());
                 self.into.answer = Some(OwnAnswer::new(503, reason));
             }
         }
+        let seen = GuardsSeen::of(service, std::mem::take(&mut notes.panic), Instant::now());
+        self.into.guards = Some(seen).filter(|seen| !seen.is_empty());
         self.into.fallback = fallback(service, assignment.subset, &notes);
         self.into.user_key = notes.user_key.take();
         self.into.narrows = notes.narrows;
@@ -151,6 +156,7 @@ impl Way<'_> {
         view: RequestView<'s>,
         notes: &mut Notes,
     ) {
+        notes.panic = location.panic;
         let core = &self.generation.core;
         let (service, traffic) = (&core.services[position], &core.traffic[position]);
         self.into.subset = location.subset.map(|at| service.subsets[at].name.to_string());

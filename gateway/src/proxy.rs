@@ -18,6 +18,7 @@ pub mod load;
 pub mod peer;
 pub mod reply;
 
+mod guard;
 mod limits;
 mod outcome;
 mod steps;
@@ -31,8 +32,8 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::StatusCode;
 use http::request::Parts;
+use http::{HeaderMap, StatusCode};
 use ipnet::IpNet;
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::modules::http::HttpModules;
@@ -129,6 +130,9 @@ impl ProxyHttp for Edge {
 
     async fn upstream_peer(&self, session: &mut Session, ctx: &mut Ctx) -> Result<Box<HttpPeer>> {
         let first = ctx.upstream.as_ref().is_none_or(|upstream| upstream.tried.is_empty());
+        if !first {
+            self.back_off(ctx).await;
+        }
         let began = if first { ctx.mark } else { Instant::now() };
         let index = self.pick(session, ctx, began);
         ctx.mark = Instant::now();
@@ -150,6 +154,9 @@ impl ProxyHttp for Edge {
         ctx: &mut Ctx,
     ) -> Result<()> {
         self.connected(ctx, fd, reused);
+        if let Some(permit) = ctx.upstream.as_mut().and_then(|upstream| upstream.permit.as_mut()) {
+            permit.connected();
+        }
         Ok(())
     }
 
@@ -194,6 +201,7 @@ impl ProxyHttp for Edge {
         upstream.status = Some(response.status.as_u16());
         upstream.stream |= failure::is_event_stream(response);
         self.end_attempt(ctx, Some(response.status.as_u16()));
+        self.judge_head(ctx, response);
         if retry {
             let mut error = Error::explain(ErrorType::HTTPStatus(response.status.as_u16()), "worth another attempt");
             error.set_retry(true);
@@ -205,9 +213,10 @@ impl ProxyHttp for Edge {
     fn upstream_response_trailer_filter(
         &self,
         _session: &mut Session,
-        trailers: &mut http::HeaderMap,
+        trailers: &mut HeaderMap,
         ctx: &mut Ctx,
     ) -> Result<()> {
+        self.judge_trailers(ctx, trailers);
         if self.note_report(ctx, trailers) {
             load::strip(|name| drop(trailers.remove(name)));
         }
@@ -253,6 +262,7 @@ impl ProxyHttp for Edge {
         mut error: Box<Error>,
     ) -> Box<Error> {
         self.end_attempt(ctx, None);
+        self.judge_no_connection(ctx);
         error.set_retry(failure::retries(session, ctx, Failure::Connect));
         error
     }
@@ -273,6 +283,7 @@ impl ProxyHttp for Edge {
                 self.abandon_attempt(ctx);
             }
         }
+        self.judge_break(ctx, &error, client_reused);
         let retry = failure::verdict(session, ctx, &error, client_reused);
         error.set_retry(retry);
         error

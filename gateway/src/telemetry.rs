@@ -1,6 +1,7 @@
 //! What the gateway tells of itself. Every finished request becomes one [`Finished`], which metrics and access log read.
 
 pub mod access_log;
+pub mod guard;
 pub mod metrics;
 pub mod names;
 

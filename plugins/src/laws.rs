@@ -151,7 +151,7 @@ impl Case {
 /// An idle pool with these weights, at 10.0.0.0:8080 and the following addresses.
 #[must_use]
 pub fn pool(weights: &[u32]) -> Vec<Instance> {
-    let now = Instant::now();
+    let (now, changes) = (Instant::now(), Arc::default());
     let instance = |(index, &weight): (u32, &u32)| Instance {
         index,
         address: ((0x0a00_0000 + index).to_be_bytes(), 8080).into(),
@@ -159,7 +159,7 @@ pub fn pool(weights: &[u32]) -> Vec<Instance> {
         zone: None,
         cluster: None,
         weight,
-        vitals: Arc::new(Vitals::new(now)),
+        vitals: Arc::new(Vitals::among(now, &changes)),
     };
     (0..).zip(weights).map(instance).collect()
 }

@@ -10,9 +10,11 @@ use serin_core::plugin::Table;
 
 pub mod cluster;
 pub mod exclude_tried;
+pub mod healthy;
 pub mod ip_family;
 pub mod labels;
 pub mod load_reports;
+pub mod warm;
 pub mod zone_affinity;
 
 /// Every narrow of this crate by name.
@@ -21,9 +23,11 @@ pub fn table() -> Table<dyn Narrowing> {
     Table::default()
         .with::<cluster::Cluster>()
         .with::<exclude_tried::ExcludeTried>()
+        .with::<healthy::Healthy>()
         .with::<ip_family::IpFamily>()
         .with::<labels::Labels>()
         .with::<load_reports::LoadReports>()
+        .with::<warm::Warm>()
         .with::<zone_affinity::ZoneAffinity>()
 }
 

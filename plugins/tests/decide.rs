@@ -9,7 +9,6 @@ use std::time::Instant;
 use common::{decide, instances, rng, service, snapshot, traffic, view};
 use http::HeaderMap;
 use serin_core::decide::{self as core, Location, Recorder, Why};
-use serin_core::instance::Health;
 use serin_core::snapshot::{Abort, ServiceTraffic};
 use serin_core::subset::{FallbackReason, FallbackTo};
 
@@ -58,7 +57,7 @@ fn fallback_says_why_and_goes_where_it_may() {
     };
     let sick = || {
         let all = instances(6);
-        all.iter().filter(|i| i.label("version") == Some("v2")).for_each(|i| i.vitals.set_health(Health::Unhealthy));
+        all.iter().filter(|i| i.label("version") == Some("v2")).for_each(|i| i.vitals.set_checked(false));
         all
     };
     let v1 = FallbackTo::Subsets([0].into_iter().collect());
@@ -67,6 +66,7 @@ fn fallback_says_why_and_goes_where_it_may() {
         (weightless(), v1.clone(), FallbackReason::Empty, Ok(Some(0))),
         (sick(), v1, FallbackReason::AllUnhealthy, Ok(Some(0))),
         (sick(), FallbackTo::Any, FallbackReason::AllUnhealthy, Ok(None)),
+        (sick(), FallbackTo::None, FallbackReason::AllUnhealthy, Err(FallbackReason::AllUnhealthy)),
         (only_v1(), FallbackTo::None, FallbackReason::Absent, Err(FallbackReason::Absent)),
         (
             only_v1(),
@@ -77,7 +77,7 @@ fn fallback_says_why_and_goes_where_it_may() {
     ];
     for (instances, to, reason, expected) in cases {
         let service = service(instances, to.clone(), "p2c");
-        match (core::locate(&service, 1, &mut ()), expected) {
+        match (core::locate(&service, 1, Instant::now(), &mut ()), expected) {
             (Ok(location), Ok(subset)) => {
                 assert_eq!((location.subset, location.fallback), (subset, Some(reason)), "{to:?}");
             }
@@ -92,7 +92,10 @@ fn any_spares_the_canary_from_untagged_traffic() {
     let mut all = instances(6);
     all.iter_mut().filter(|i| i.label("version") == Some("v1")).for_each(|i| i.weight = 0);
     let service = service(all, FallbackTo::Any, "p2c");
-    assert!(core::locate(&service, 0, &mut ()).is_err(), "only a canary is left, which is not for everybody");
+    assert!(
+        core::locate(&service, 0, Instant::now(), &mut ()).is_err(),
+        "only a canary is left, which is not for everybody"
+    );
 }
 
 #[test]
@@ -125,7 +128,7 @@ fn explaining_changes_nothing() {
     for pick in ["round_robin", "weighted_round_robin"] {
         let service = service(instances(12), FallbackTo::None, pick);
         let flow = traffic(&service, [10_000, 0]);
-        let location = core::locate(&service, 0, &mut ()).unwrap();
+        let location = core::locate(&service, 0, Instant::now(), &mut ()).unwrap();
         let headers = HeaderMap::new();
         let explain = || picked(&location, &flow, &headers, &mut Explain);
         let first = explain();

@@ -210,6 +210,18 @@ impl<'a> Candidates<'a> {
         self.len = self.set.as_ref().map_or(0, Mask::len);
     }
 
+    /// Keeps the candidates whose bits are set in `words`, 64 slots each, unless none would be left. Whether any went.
+    pub fn retain_words(&mut self, words: impl Iterator<Item = u64>) -> bool {
+        let mut kept = self.set.clone().unwrap_or_else(|| Mask::all(self.pool.len()));
+        kept.0.iter_mut().zip(words).for_each(|(word, wanted)| *word &= wanted);
+        let len = kept.len();
+        if len == 0 || len == self.len {
+            return false;
+        }
+        (self.set, self.len) = (Some(kept), len);
+        true
+    }
+
     /// Whether any candidate is in a mask made for this pool.
     #[must_use]
     pub fn intersects(&self, mask: &Mask) -> bool {
@@ -275,13 +287,15 @@ mod tests {
         Remove(Slot),
         Retain(usize),
         Mask(u32),
+        Words(u64),
     }
 
     fn ops() -> impl Strategy<Value = Vec<Op>> {
         let op = prop_oneof![
             (0..300usize).prop_map(Op::Remove),
             (2..5usize).prop_map(Op::Retain),
-            (2..5u32).prop_map(Op::Mask)
+            (2..5u32).prop_map(Op::Mask),
+            any::<u64>().prop_map(Op::Words)
         ];
         proptest::collection::vec(op, 0..8)
     }
@@ -309,6 +323,12 @@ mod tests {
                         prop_assert_eq!(candidates.intersects(&mask), meets);
                         candidates.retain_mask(&mask);
                         model.retain(|&slot| mask.contains(slot));
+                    }
+                    Op::Words(word) => {
+                        let kept: BTreeSet<_> = model.iter().copied().filter(|slot| word >> (slot % 64) & 1 == 1).collect();
+                        let some_go = !kept.is_empty() && kept.len() < model.len();
+                        prop_assert_eq!(candidates.retain_words(std::iter::repeat(word)), some_go);
+                        model = if some_go { kept } else { model };
                     }
                 }
                 same(&candidates, &model);

@@ -10,7 +10,7 @@ use std::time::Instant;
 use rand::Rng;
 
 use crate::candidates::{Candidates, Slot};
-use crate::instance::{Health, Instance};
+use crate::instance::Instance;
 use crate::request::RequestView;
 
 /// What a narrow or a pick may look at. Clock and randomness are handed in, so that a decision can be replayed.
@@ -104,44 +104,36 @@ impl Chain {
         self.narrows.iter().filter_map(|(name, narrow)| Some((name, narrow.missed()?)))
     }
 
-    /// Narrows the candidates and picks one. `seen` is told what every narrow left: this is how a decision is
-    /// explained without a second copy of it.
-    pub fn run(
+    /// Narrows the candidates. `seen` is told what every narrow left: this is how a decision is explained without a
+    /// second copy of it.
+    pub fn narrow(
         &self,
         cx: &mut PickCx<'_>,
         candidates: &mut Candidates<'_>,
         mut seen: impl FnMut(&str, &Candidates<'_>),
-    ) -> Option<Slot> {
+    ) {
         exclude_tried(cx.tried, candidates);
         if !cx.tried.is_empty() {
             seen("exclude_tried", candidates);
-        }
-        if exclude_unhealthy(candidates) {
-            seen("healthy", candidates);
         }
         for (name, narrow) in &self.narrows {
             narrow.narrow(cx, candidates);
             seen(name, candidates);
         }
+    }
+
+    /// Picks one of the candidates that were left.
+    pub fn pick(&self, cx: &mut PickCx<'_>, candidates: &Candidates<'_>) -> Option<Slot> {
         self.pick.1.pick(cx, candidates)
     }
 }
 
-/// Takes out the instances that the request has tried, unless it has tried them all. Every chain begins with this.
+/// Takes out the instances that the request has tried, unless it has tried them all. Every chain begins with this, after
+/// the unhealthy ones are taken out.
 pub fn exclude_tried(tried: &[Slot], candidates: &mut Candidates<'_>) {
     if !tried.is_empty() && candidates.slots().any(|slot| !tried.contains(&slot)) {
         tried.iter().for_each(|&slot| candidates.remove(slot));
     }
-}
-
-/// Takes out the instances that are not healthy, unless none would be left. Whether it took out any.
-pub fn exclude_unhealthy(candidates: &mut Candidates<'_>) -> bool {
-    let healthy = candidates.iter().filter(|(_, instance)| instance.vitals.health() == Health::Healthy).count();
-    let some = healthy > 0 && healthy < candidates.len();
-    if some {
-        candidates.retain(|_, instance| instance.vitals.health() == Health::Healthy);
-    }
-    some && !candidates.is_empty()
 }
 
 /// Plain round robin: the default pick, and what the balancer kill switch reverts every chain to.

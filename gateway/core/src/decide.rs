@@ -9,18 +9,19 @@
 //! A retry repeats the last two with what was tried. A [`Recorder`] listens in, which is how a decision is explained.
 
 use std::borrow::Cow;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rand::Rng;
 use smallvec::SmallVec;
 
+use crate::breaker::{Permit, Refusal};
 use crate::candidates::{Candidates, Slot};
-use crate::chain::{PickCx, exclude_tried, exclude_unhealthy};
+use crate::chain::{PickCx, exclude_tried};
 use crate::instance::Instance;
 use crate::request::RequestView;
 use crate::retry::Across;
 use crate::snapshot::{Abort, Service, ServiceTraffic};
-use crate::subset::{self, FallbackReason, FallbackTo, Pool, PoolState};
+use crate::subset::{self, FallbackReason, FallbackTo, Pool, PoolState, Subset};
 use crate::tag::{Anonymous, Bucket, KeySource, SigningKey, TagVerdict};
 
 /// Listens to a decision being made. The hot path listens with `()`, which costs nothing.
@@ -175,7 +176,6 @@ pub fn issued_cookie(id: u64) -> String {
 }
 
 /// The pool that serves a request.
-#[derive(Clone, Copy)]
 pub struct Location<'a> {
     /// The pool.
     pub pool: &'a Pool,
@@ -183,6 +183,10 @@ pub struct Location<'a> {
     pub subset: Option<usize>,
     /// Why it is not the subset's own.
     pub fallback: Option<FallbackReason>,
+    /// Whether too few of its instances are healthy, so that health is ignored.
+    pub panic: bool,
+    /// The attempt's place in the subset's breaker, if it has one. Never with a dry run.
+    pub permit: Option<Permit>,
 }
 
 /// No pool can serve the request: 503.
@@ -190,6 +194,23 @@ pub struct Location<'a> {
 pub struct Unavailable {
     /// What was wrong with the subset it was meant for.
     pub reason: FallbackReason,
+    /// When it may be worth to ask again, where that is known.
+    pub retry_after: Option<Duration>,
+}
+
+impl Unavailable {
+    fn because(reason: FallbackReason) -> Self {
+        Self { reason, retry_after: None }
+    }
+}
+
+impl From<Refusal> for Unavailable {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Open(left) => Self { reason: FallbackReason::BreakerOpen, retry_after: Some(left) },
+            Refusal::Overflow => Self { reason: FallbackReason::Overflow, retry_after: Some(Duration::ZERO) },
+        }
+    }
 }
 
 /// Step 3: the pool that serves a request meant for `subset`.
@@ -199,53 +220,96 @@ pub struct Unavailable {
 pub fn locate<'a, R: Recorder>(
     service: &'a Service,
     subset: usize,
+    now: Instant,
     recorder: &mut R,
 ) -> Result<Location<'a>, Unavailable> {
     let own = &service.subsets[subset];
-    let reason = match own.pool.state() {
-        PoolState::Usable => {
-            if !R::DRY_RUN && service.fallback.max_share < 10_000 {
-                own.spill.count_own();
+    let refused = match own.pool.state(now) {
+        PoolState::Usable => match enter::<R>(service, subset, None, now) {
+            Ok(location) => {
+                if !R::DRY_RUN && service.fallback.max_share < 10_000 {
+                    own.spill.count_own();
+                }
+                return Ok(location);
             }
-            return Ok(Location { pool: &own.pool, subset: Some(subset), fallback: None });
-        }
-        PoolState::Unusable(reason) => reason,
+            Err(refusal) => refusal.into(),
+        },
+        PoolState::Unusable(reason) => Unavailable::because(reason),
     };
-    recorder.unusable(subset, reason);
-    fall_back(service, subset, reason, recorder).ok_or(Unavailable { reason })
+    recorder.unusable(subset, refused.reason);
+    if let Some(location) = fall_back(service, subset, refused.reason, now, recorder) {
+        return Ok(location);
+    }
+    // Nobody else can serve: better an instance that may be ill than none, unless that is not wanted.
+    let stays = service.fallback.to != FallbackTo::None && own.pool.in_panic(now);
+    if refused.reason == FallbackReason::AllUnhealthy && stays {
+        return enter::<R>(service, subset, None, now).map_err(Unavailable::from);
+    }
+    Err(refused)
+}
+
+/// The pool of a subset, if its breaker lets the attempt through.
+fn enter<R: Recorder>(
+    service: &Service,
+    subset: usize,
+    fallback: Option<FallbackReason>,
+    now: Instant,
+) -> Result<Location<'_>, Refusal> {
+    let Subset { pool, breaker, .. } = &service.subsets[subset];
+    let permit = match breaker {
+        None => None,
+        Some(breaker) if R::DRY_RUN => breaker.peek(now).map(|()| None)?,
+        Some(breaker) => Some(breaker.admit(now)?),
+    };
+    Ok(Location { pool, subset: Some(subset), fallback, panic: pool.in_panic(now), permit })
 }
 
 fn fall_back<'a, R: Recorder>(
     service: &'a Service,
     from: usize,
     reason: FallbackReason,
+    now: Instant,
     recorder: &mut R,
 ) -> Option<Location<'a>> {
-    if !service.fallback.on.contains(&reason) {
+    if reason == FallbackReason::Overflow || !service.fallback.on.contains(&reason) {
         return None;
     }
-    let fallback = Some(reason);
     match &service.fallback.to {
         FallbackTo::None => None,
         FallbackTo::Any => {
             let pool = any_pool(service, from);
-            (pool.state() == PoolState::Usable).then_some(Location { pool, subset: None, fallback })
+            let usable = pool.state(now) == PoolState::Usable;
+            usable.then(|| Location {
+                pool,
+                subset: None,
+                fallback: Some(reason),
+                panic: pool.in_panic(now),
+                permit: None,
+            })
         }
-        FallbackTo::Subsets(targets) => targets.iter().filter(|&&target| target != from).find_map(|&target| {
-            let other = &service.subsets[target];
-            match other.pool.state() {
-                PoolState::Unusable(reason) => {
-                    recorder.unusable(target, reason);
-                    None
-                }
-                PoolState::Usable => other.spill.admit(service.fallback.max_share, !R::DRY_RUN).then_some(Location {
-                    pool: &other.pool,
-                    subset: Some(target),
-                    fallback,
-                }),
-            }
-        }),
+        FallbackTo::Subsets(targets) => targets
+            .iter()
+            .filter(|&&target| target != from)
+            .find_map(|&target| stand_in(service, target, reason, now, recorder)),
     }
+}
+
+/// Another subset that takes the place of one that cannot serve for `reason`.
+fn stand_in<'a, R: Recorder>(
+    service: &'a Service,
+    target: usize,
+    reason: FallbackReason,
+    now: Instant,
+    recorder: &mut R,
+) -> Option<Location<'a>> {
+    let other = &service.subsets[target];
+    if let PoolState::Unusable(reason) = other.pool.state(now) {
+        recorder.unusable(target, reason);
+        return None;
+    }
+    let entered = enter::<R>(service, target, Some(reason), now);
+    let location = entered.map_err(|refusal| recorder.unusable(target, Unavailable::from(refusal).reason)).ok()?;
+    other.spill.admit(service.fallback.max_share, !R::DRY_RUN).then_some(location)
 }
 
 /// All instances, but those of canaries for a request that is not meant for one.
@@ -253,27 +317,37 @@ fn any_pool(service: &Service, meant_for: usize) -> &Pool {
     if meant_for == service.stable { &service.any_stable } else { &service.any }
 }
 
-/// The pool of a retry, by the service's `across`.
+/// The pool of a retry, by the service's `across`. Pools that span subsets have no breaker.
 ///
 /// # Errors
 /// If no pool can serve.
 pub fn locate_retry<'a, R: Recorder>(
     service: &'a Service,
     subset: usize,
+    now: Instant,
     recorder: &mut R,
 ) -> Result<Location<'a>, Unavailable> {
     match service.retry.across {
-        Across::Same => locate(service, subset, recorder),
-        Across::Stable => locate(service, service.stable, recorder).or_else(|_| locate(service, subset, recorder)),
+        Across::Same => locate(service, subset, now, recorder),
+        Across::Stable => {
+            locate(service, service.stable, now, recorder).or_else(|_| locate(service, subset, now, recorder))
+        }
         Across::Any => {
             let pool = any_pool(service, subset);
-            match pool.state() {
-                PoolState::Usable => Ok(Location { pool, subset: None, fallback: None }),
-                PoolState::Unusable(reason) => Err(Unavailable { reason }),
+            let location = Location { pool, subset: None, fallback: None, panic: pool.in_panic(now), permit: None };
+            match pool.state(now) {
+                PoolState::Usable => Ok(location),
+                PoolState::Unusable(FallbackReason::AllUnhealthy) if location.panic => Ok(location),
+                PoolState::Unusable(reason) => Err(Unavailable::because(reason)),
             }
         }
     }
 }
+
+/// Name of the step that takes unhealthy instances out.
+pub const HEALTHY: &str = "healthy";
+/// Name of the step that lets weak instances take part only as often as their weight in force says.
+pub const WARM: &str = "warm";
 
 /// One attempt at a request, for step 4.
 #[derive(Clone, Copy)]
@@ -288,7 +362,9 @@ pub struct Attempt<'a> {
     pub now: Instant,
 }
 
-/// Step 4: an instance of the pool. With the balancer kill switch on, plain round robin takes the place of the chain.
+/// Step 4: an instance of the pool: a healthy one (unless too few are), by the chain, in which weak instances take part
+/// as often as their weight in force says. With the balancer kill switch on, plain round robin over the healthy ones
+/// takes the place of the chain.
 pub fn pick<'a, R: Recorder>(
     location: &Location<'a>,
     traffic: &ServiceTraffic,
@@ -296,40 +372,47 @@ pub fn pick<'a, R: Recorder>(
     rng: &mut dyn Rng,
     recorder: &mut R,
 ) -> Option<&'a Instance> {
-    with_candidates::<R>(location, attempt, rng, |pool, cx, candidates| {
-        if traffic.balancer_switch {
-            take_turns(pool, cx, candidates)
-        } else {
-            pool.chain.run(cx, candidates, |name, left| recorder.narrowed(name, left))
+    if traffic.balancer_switch {
+        return pick_plainly(location, attempt, rng, recorder);
+    }
+    with_candidates(location, attempt, rng, recorder, |pool, cx, candidates, recorder| {
+        pool.chain.narrow(cx, candidates, |name, left| recorder.narrowed(name, left));
+        if !location.panic && pool.available.thin(cx.rng, candidates) {
+            recorder.narrowed(WARM, candidates);
         }
+        pool.chain.pick(cx, candidates)
     })
 }
 
-/// Step 4 without the chain: plain round robin over the pool. Nothing of it comes from a plug-in.
+/// Step 4 without the chain: plain round robin over the healthy instances of the pool. Nothing of it comes from a
+/// plug-in.
 pub fn pick_plainly<'a, R: Recorder>(
     location: &Location<'a>,
     attempt: Attempt<'_>,
     rng: &mut dyn Rng,
+    recorder: &mut R,
 ) -> Option<&'a Instance> {
-    with_candidates::<R>(location, attempt, rng, take_turns)
-}
-
-fn take_turns(pool: &Pool, cx: &mut PickCx<'_>, candidates: &mut Candidates<'_>) -> Option<Slot> {
-    exclude_tried(cx.tried, candidates);
-    exclude_unhealthy(candidates);
-    pool.round_robin.pick(cx, candidates)
+    with_candidates(location, attempt, rng, recorder, |pool, cx, candidates, _| {
+        exclude_tried(cx.tried, candidates);
+        pool.round_robin.pick(cx, candidates)
+    })
 }
 
 fn with_candidates<'a, R: Recorder>(
     location: &Location<'a>,
     attempt: Attempt<'_>,
     rng: &mut dyn Rng,
-    pick: impl FnOnce(&Pool, &mut PickCx<'_>, &mut Candidates<'_>) -> Option<Slot>,
+    recorder: &mut R,
+    pick: impl FnOnce(&Pool, &mut PickCx<'_>, &mut Candidates<'_>, &mut R) -> Option<Slot>,
 ) -> Option<&'a Instance> {
     let pool = location.pool;
     let slot = |index: &u32| pool.instances.binary_search_by_key(index, |i| i.index).ok();
     let tried: SmallVec<[Slot; 4]> = attempt.tried.iter().filter_map(slot).collect();
     let mut candidates = pool.candidates();
+    let _ = pool.headcount(attempt.now);
+    if !location.panic && pool.available.keep_healthy(&mut candidates) {
+        recorder.narrowed(HEALTHY, &candidates);
+    }
     let mut cx = PickCx {
         request: attempt.request,
         user_hash: attempt.bucket.0,
@@ -338,5 +421,5 @@ fn with_candidates<'a, R: Recorder>(
         dry_run: R::DRY_RUN,
         rng,
     };
-    pick(pool, &mut cx, &mut candidates).map(|slot| &pool.instances[slot])
+    pick(pool, &mut cx, &mut candidates, recorder).map(|slot| &pool.instances[slot])
 }

@@ -1,11 +1,15 @@
 //! One upstream instance and its vitals: the numbers that balancers read and requests write.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::condition::{Condition, Observed, Standing};
+use crate::outlier::{Cause, Outcome, OutlierPolicy};
 use crate::signals::Signals;
+use crate::slow_start::SlowStart;
 
 /// Weight of an instance that has none, or an unparsable one. Nacos and Envoy's edge examples use the same scale.
 pub const DEFAULT_WEIGHT: u32 = 100;
@@ -50,50 +54,85 @@ impl Instance {
     }
 }
 
-/// The instance fails its active checks.
-const CHECKS_FAILED: u8 = 1;
-/// Outlier detection took the instance out.
-const EJECTED: u8 = 2;
-
 /// Whether an instance may take traffic, as far as health is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
-#[repr(u8)]
 pub enum Health {
     /// Takes traffic.
-    Healthy = 0,
+    Healthy,
     /// Failed its checks.
-    Unhealthy = 1,
+    Unhealthy,
     /// Taken out by outlier detection until its ejection time is over.
-    Ejected = 2,
+    Ejected,
 }
 
-/// Live numbers of one instance. All of them are atomics: no request waits for another.
+impl Health {
+    /// Its name in the API.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Healthy => "healthy",
+            Self::Unhealthy => "unhealthy",
+            Self::Ejected => "ejected",
+        }
+    }
+}
+
+/// Counts changes of health and weight, so that whoever made something of them knows that it is out of date. Shared by
+/// the instances of a service.
+#[derive(Debug, Default)]
+pub struct Changes(AtomicU64);
+
+impl Changes {
+    /// Number of changes so far.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.0.load(Acquire)
+    }
+
+    fn bump(&self) {
+        self.0.fetch_add(1, Release);
+    }
+}
+
+/// Live numbers of one instance. What balancers read are atomics; what outlier detection keeps is behind a lock that is
+/// held for a few instructions.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Vitals {
     epoch: Instant,
     in_flight: AtomicU32,
-    /// [`CHECKS_FAILED`] and [`EJECTED`].
-    health: AtomicU8,
+    signals: Signals,
+    checks_failed: AtomicBool,
+    ejected: AtomicBool,
     picks: AtomicU64,
     ewma_nanos: AtomicU64,
     ewma_stamp: AtomicU64,
-    signals: Signals,
+    changes: Arc<Changes>,
+    condition: Mutex<Condition>,
 }
 
 impl Vitals {
-    /// Fresh vitals of an instance that was first seen at `now`.
+    /// Fresh vitals of an instance that was first seen at `now`, apart from any others.
     #[must_use]
     pub fn new(now: Instant) -> Self {
+        Self::among(now, &Arc::default())
+    }
+
+    /// Fresh vitals of an instance that was first seen at `now`, beside others with the same count of changes.
+    #[must_use]
+    pub fn among(now: Instant, changes: &Arc<Changes>) -> Self {
         Self {
             epoch: now,
             in_flight: AtomicU32::new(0),
-            health: AtomicU8::new(0),
+            signals: Signals::default(),
+            checks_failed: AtomicBool::new(false),
+            ejected: AtomicBool::new(false),
             picks: AtomicU64::new(0),
             ewma_nanos: AtomicU64::new(0),
             ewma_stamp: AtomicU64::new(0),
-            signals: Signals::default(),
+            changes: Arc::clone(changes),
+            condition: Mutex::new(Condition::new(now)),
         }
     }
 
@@ -109,6 +148,12 @@ impl Vitals {
         &self.signals
     }
 
+    /// What counts changes of its health and weight.
+    #[must_use]
+    pub fn changes(&self) -> &Arc<Changes> {
+        &self.changes
+    }
+
     /// Requests that were sent and have not finished.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
@@ -121,44 +166,126 @@ impl Vitals {
         self.picks.load(Relaxed)
     }
 
-    /// What is known of its health. Failed checks weigh more than an ejection.
+    /// What is known of its health: unhealthy if its checks failed, else ejected until that is over.
     #[must_use]
     pub fn health(&self) -> Health {
-        match self.health.load(Relaxed) {
-            0 => Health::Healthy,
-            flags if flags & CHECKS_FAILED != 0 => Health::Unhealthy,
-            _ => Health::Ejected,
+        if self.checks_failed.load(Relaxed) {
+            Health::Unhealthy
+        } else if self.ejected.load(Relaxed) {
+            Health::Ejected
+        } else {
+            Health::Healthy
         }
     }
 
-    /// Sets what is known of its health.
-    pub fn set_health(&self, health: Health) {
-        let flags = match health {
-            Health::Healthy => 0,
-            Health::Unhealthy => CHECKS_FAILED,
-            Health::Ejected => EJECTED,
-        };
-        self.health.store(flags, Relaxed);
-    }
-
-    /// Notes what the active checks came to: whether the instance passes them.
+    /// What its checks say: whether it passes them. That alone ends no ejection: see [`Self::end_ejection`].
     pub fn set_checked(&self, healthy: bool) {
-        if healthy {
-            self.health.fetch_and(!CHECKS_FAILED, Relaxed);
-        } else {
-            self.health.fetch_or(CHECKS_FAILED, Relaxed);
+        let was_failed = self.checks_failed.swap(!healthy, Relaxed);
+        if was_failed == healthy {
+            if healthy {
+                self.condition().come_back();
+            }
+            self.changes.bump();
         }
     }
 
     /// Whether the instance passes its active checks, or has none.
     #[must_use]
     pub fn passes_checks(&self) -> bool {
-        self.health.load(Relaxed) & CHECKS_FAILED == 0
+        !self.checks_failed.load(Relaxed)
     }
 
-    /// Ends an ejection before its time: the instance was found to work.
+    /// Ends an ejection before its time, as an active check that passes does.
     pub fn end_ejection(&self) {
-        self.health.fetch_and(!EJECTED, Relaxed);
+        if self.ejected.load(Relaxed) {
+            let mut condition = self.condition();
+            condition.end_ejection();
+            self.ejected.store(false, Relaxed);
+            drop(condition);
+            self.changes.bump();
+        }
+    }
+
+    /// Takes the instance out until its ejection is over; gives how long that is.
+    pub fn eject(&self, policy: &OutlierPolicy, now: Instant, cause: Cause) -> Duration {
+        let mut condition = self.condition();
+        let time = condition.eject(policy, now, cause);
+        self.ejected.store(true, Relaxed);
+        drop(condition);
+        self.changes.bump();
+        time
+    }
+
+    /// Takes an attempt in, which outlier detection judges by. What arrives while it is ejected does not count.
+    pub fn observe(&self, policy: &OutlierPolicy, now: Instant, outcome: Outcome, latency: Duration) -> Observed {
+        let (observed, weight_changed) = self.condition().observe(policy, now, outcome, latency);
+        if weight_changed {
+            self.changes.bump();
+        }
+        observed
+    }
+
+    /// Its ejection was refused: it is asked for again after a while only.
+    pub fn spare(&self, now: Instant) {
+        self.condition().spare(now);
+    }
+
+    /// Outlier detection is switched off: what it did is undone.
+    pub fn pardon(&self) {
+        self.end_ejection();
+        if self.condition().pardon() {
+            self.changes.bump();
+        }
+    }
+
+    /// Does what is due at `now`: ends an ejection that is over, begins slow start. Gives when to look again.
+    pub fn settle(&self, now: Instant) -> Option<Instant> {
+        let mut condition = self.condition();
+        let was_ejected = self.ejected.load(Relaxed);
+        let next = condition.settle(now);
+        if was_ejected && !condition.is_ejected() {
+            self.ejected.store(false, Relaxed);
+            drop(condition);
+            self.changes.bump();
+        }
+        next
+    }
+
+    /// The share of its weight that is in force, in 0..=1: slow start, outlier detection and load reports taken together.
+    #[must_use]
+    pub fn factor(&self, now: Instant) -> f64 {
+        self.condition().factor(now)
+    }
+
+    /// How slow start goes on from here; `None` is without.
+    pub fn set_slow_start(&self, slow_start: Option<SlowStart>) {
+        if self.condition().set_slow_start(slow_start) {
+            self.changes.bump();
+        }
+    }
+
+    /// The instance is new beside others: slow start begins.
+    pub fn start_warming(&self) {
+        self.condition().come_back();
+        self.changes.bump();
+    }
+
+    /// The share of its weight that the load it reports leaves it, in 0..=1.
+    pub fn set_load_share(&self, share: f64) {
+        if self.condition().set_load_share(share) {
+            self.changes.bump();
+        }
+    }
+
+    /// All that is known of its health and weight, for people to read.
+    #[must_use]
+    pub fn standing(&self, now: Instant) -> Standing {
+        self.settle(now);
+        Standing { health: self.health(), ..self.condition().standing(now) }
+    }
+
+    fn condition(&self) -> MutexGuard<'_, Condition> {
+        self.condition.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Latency average at `now`, in nanoseconds; 0 until the first sample. Without new samples it decays towards 0,
@@ -268,19 +395,30 @@ mod tests {
     }
 
     #[test]
-    fn checks_and_ejections_are_told_apart() {
-        let vitals = Vitals::new(Instant::now());
-        vitals.set_health(Health::Ejected);
-        assert!(vitals.passes_checks());
+    fn checks_and_ejections_make_up_health() {
+        let (start, policy) = (Instant::now(), crate::outlier::tests::policy());
+        let vitals = Vitals::new(start);
+        let after = |secs| start + Duration::from_secs(secs);
+        let mut seen = vitals.changes().count();
+        let mut is = |health: Health, what: &str| {
+            assert_eq!(vitals.health(), health, "{what}");
+            let count = vitals.changes().count();
+            assert!(std::mem::replace(&mut seen, count) < count, "{what} is a change");
+        };
+        vitals.eject(&policy, start, Cause::Consecutive5xx);
+        is(Health::Ejected, "ejected");
+        assert_eq!(vitals.settle(after(29)), Some(after(30)));
+        vitals.settle(after(30));
+        is(Health::Healthy, "the time is over");
+        vitals.eject(&policy, after(31), Cause::Consecutive5xx);
+        is(Health::Ejected, "a second time");
         vitals.set_checked(false);
-        assert_eq!((vitals.health(), vitals.passes_checks()), (Health::Unhealthy, false));
+        is(Health::Unhealthy, "checks failed, which weighs more");
         vitals.set_checked(true);
-        assert_eq!(vitals.health(), Health::Ejected, "checks that pass again do not end an ejection by themselves");
+        is(Health::Ejected, "checks pass again, which is not the end of the ejection");
         vitals.end_ejection();
-        assert_eq!(vitals.health(), Health::Healthy);
-        vitals.set_checked(false);
-        vitals.end_ejection();
-        assert_eq!(vitals.health(), Health::Unhealthy);
+        is(Health::Healthy, "that is for whoever makes the checks to say");
+        assert_eq!(vitals.standing(after(40)).ejections, 2);
     }
 
     #[test]

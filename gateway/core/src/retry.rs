@@ -1,7 +1,14 @@
 //! Whether a failed attempt may be tried again, as a value.
 
+mod budget;
+
+use std::time::Duration;
+
 use http::{Method, StatusCode};
+use rand::{Rng, RngExt};
 use smallvec::SmallVec;
+
+pub use self::budget::{BudgetPolicy, RetryBudget};
 
 /// What a retry may be made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +46,25 @@ pub struct RetryPolicy {
     pub on: SmallVec<[RetryOn; 4]>,
     /// Where to.
     pub across: Across,
+}
+
+/// How long to wait before a retry: a random time up to a bound that doubles with every attempt ("full jitter", Brooker
+/// 2015), so that those that failed together do not come back together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backoff {
+    /// Bound before the first retry.
+    pub base: Duration,
+    /// Bound of the bounds.
+    pub max: Duration,
+}
+
+impl Backoff {
+    /// The time to wait after `failed` attempts, 1 or more.
+    pub fn draw(&self, failed: usize, rng: &mut dyn Rng) -> Duration {
+        let doublings = u32::try_from(failed.saturating_sub(1)).unwrap_or(31).min(31);
+        let bound = self.base.saturating_mul(1 << doublings).min(self.max);
+        bound.mul_f64(rng.random())
+    }
 }
 
 /// How an attempt failed.
@@ -93,6 +119,19 @@ impl RetryPolicy {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn waits_are_spread_and_bounded() {
+        use rand::SeedableRng;
+        let backoff = Backoff { base: Duration::from_millis(25), max: Duration::from_millis(60) };
+        let mut rng = rand::rngs::StdRng::seed_from_u64(1);
+        for (failed, bound) in [(1, 25), (2, 50), (3, 60), (99, 60)] {
+            let draws: Vec<_> = (0..1_000).map(|_| backoff.draw(failed, &mut rng).as_secs_f64() * 1e3).collect();
+            let mean = draws.iter().sum::<f64>() / 1e3;
+            assert!(draws.iter().all(|&ms| ms <= f64::from(bound)), "{failed}");
+            assert!((mean / f64::from(bound) - 0.5).abs() < 0.05, "{failed}: mean {mean} ms of {bound}");
+        }
+    }
 
     #[test]
     fn verdicts() {

@@ -6,6 +6,7 @@ use http::HeaderName;
 use smallvec::SmallVec;
 
 use crate::chain::ChainPlan;
+use crate::guard::Guards;
 use crate::instance::Instance;
 use crate::retry::RetryPolicy;
 use crate::route::RouteTable;
@@ -54,6 +55,8 @@ pub struct Service {
     pub fallback: Fallback,
     /// Retries.
     pub retry: RetryPolicy,
+    /// What keeps it up. Its breakers are in the subsets.
+    pub guards: Guards,
 }
 
 /// What a service is made of, before its pools are prepared.
@@ -80,6 +83,8 @@ pub struct ServiceParts {
     pub retry: RetryPolicy,
     /// The balancer chain.
     pub chain: ChainPlan,
+    /// See [`Service::guards`].
+    pub guards: Guards,
 }
 
 /// Labels that an instance of a subset must have.
@@ -91,12 +96,16 @@ impl Service {
     /// # Errors
     /// A subset's name that cannot be sent as a header value.
     pub fn new(parts: ServiceParts) -> Result<Self, http::header::InvalidHeaderValue> {
-        let ServiceParts { name, instances, subsets, stable, chain, tags, .. } = parts;
+        let ServiceParts { name, instances, subsets, stable, chain, tags, mut guards, .. } = parts;
+        instances.iter().for_each(|instance| instance.vitals.set_slow_start(guards.slow_start));
         let in_subset = |i: &Instance, at: usize| subsets.get(at).is_some_and(|(_, labels)| i.has_labels(labels));
         let in_canary = |i: &Instance| (0..subsets.len()).any(|at| at != stable && in_subset(i, at));
+        let panic_threshold = guards.panic_threshold;
         let pool = |keep: &dyn Fn(&Instance) -> bool| {
-            Pool::new(instances.iter().filter(|i| keep(i)).cloned().collect(), &chain)
+            let pool = Pool::new(instances.iter().filter(|i| keep(i)).cloned().collect(), &chain);
+            Pool { panic_threshold, ..pool }
         };
+        let mut breakers = std::mem::take(&mut guards.breakers).into_iter();
         let any = pool(&|_| true);
         let any_stable = pool(&|i| in_subset(i, stable) || !in_canary(i));
         let built = subsets
@@ -109,6 +118,7 @@ impl Service {
                     seed: xxhash_rust::xxh3::xxh3_64(subset.as_bytes()),
                     pool: pool(&|i| in_subset(i, at)),
                     spill: crate::subset::Spill::default(),
+                    breaker: breakers.next().flatten(),
                 })
             })
             .collect::<Result<_, http::header::InvalidHeaderValue>>()?;
@@ -127,6 +137,7 @@ impl Service {
             tags,
             fallback: parts.fallback,
             retry: parts.retry,
+            guards,
         })
     }
 }

@@ -2,13 +2,17 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
 
 use http::HeaderValue;
 use smallvec::SmallVec;
 
+use crate::available::{Available, Headcount};
+use crate::breaker::Breaker;
 use crate::candidates::{Candidates, Mask};
 use crate::chain::{Chain, ChainPlan, Pick, RoundRobin};
-use crate::instance::{Health, Instance};
+use crate::guard::PANIC_THRESHOLD;
+use crate::instance::Instance;
 use crate::tag::Bucket;
 
 /// A weight in hundredths of a percent: 10,000 is all of the traffic.
@@ -24,6 +28,10 @@ pub struct Pool {
     pub chain: Chain,
     /// What the balancer kill switch reverts to.
     pub round_robin: Arc<dyn Pick>,
+    /// Who may take traffic.
+    pub available: Available,
+    /// Share of healthy instances below which health is ignored; 0 is never.
+    pub panic_threshold: BasisPoints,
 }
 
 /// What a pool can do for a request.
@@ -44,6 +52,8 @@ impl Pool {
             weighted: (weighted.len() < instances.len()).then_some(weighted),
             chain: plan.prepare(&instances),
             round_robin: Arc::new(RoundRobin::default()),
+            available: Available::new(&instances),
+            panic_threshold: PANIC_THRESHOLD,
             instances: instances.into(),
         }
     }
@@ -54,14 +64,33 @@ impl Pool {
         Candidates::prepared(&self.instances, self.weighted.as_ref())
     }
 
+    /// How many instances may take traffic.
+    #[must_use]
+    pub fn headcount(&self, now: Instant) -> Headcount {
+        self.available.look(&self.instances, now)
+    }
+
+    /// Whether so few instances are healthy that health is ignored: the few could not carry the load of all.
+    #[must_use]
+    pub fn in_panic(&self, now: Instant) -> bool {
+        let Headcount { healthy, total } = self.headcount(now);
+        u64::from(healthy) * 10_000 < u64::from(total) * u64::from(self.panic_threshold)
+    }
+
+    /// Whether an instance of the service is part of the pool, by its position in the service.
+    #[must_use]
+    pub fn has(&self, index: u32) -> bool {
+        self.instances.binary_search_by_key(&index, |instance| instance.index).is_ok()
+    }
+
     /// Whether the pool can serve.
     #[must_use]
-    pub fn state(&self) -> PoolState {
+    pub fn state(&self, now: Instant) -> PoolState {
         let reason = if self.instances.is_empty() {
             FallbackReason::Absent
         } else if self.weighted.as_ref().is_some_and(Mask::is_empty) {
             FallbackReason::Empty
-        } else if self.instances.iter().all(|i| i.weight == 0 || i.vitals.health() != Health::Healthy) {
+        } else if self.headcount(now).healthy == 0 {
             FallbackReason::AllUnhealthy
         } else {
             return PoolState::Usable;
@@ -82,6 +111,8 @@ pub struct Subset {
     pub pool: Pool,
     /// Requests it was meant for, and requests that spilled into it by fallback.
     pub spill: Spill,
+    /// Its circuit breaker.
+    pub breaker: Option<Arc<Breaker>>,
 }
 
 /// Why a subset could not serve the requests that were meant for it.
@@ -96,11 +127,13 @@ pub enum FallbackReason {
     AllUnhealthy,
     /// Its circuit breaker is open.
     BreakerOpen,
+    /// A concurrency cap of its circuit breaker is reached. Refused at once: never a reason to fall back.
+    Overflow,
 }
 
 impl FallbackReason {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Self; 4] = [Self::Absent, Self::Empty, Self::AllUnhealthy, Self::BreakerOpen];
+    pub const ALL: [Self; 5] = [Self::Absent, Self::Empty, Self::AllUnhealthy, Self::BreakerOpen, Self::Overflow];
 
     /// Its name in configuration, metrics and logs.
     #[must_use]
@@ -110,6 +143,7 @@ impl FallbackReason {
             Self::Empty => "empty",
             Self::AllUnhealthy => "all_unhealthy",
             Self::BreakerOpen => "breaker_open",
+            Self::Overflow => "overflow",
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Handlers that change nothing.
 
+use std::time::Instant;
+
 use axum::Json;
 use axum::extract::{Path, RawQuery, State as Extract};
 use axum::response::{IntoResponse, Response};
@@ -16,6 +18,7 @@ use super::view::{self, ServiceList, ServiceView};
 use super::{HistoryEntry, State};
 use crate::conf::Traffic;
 use crate::control::Status;
+use crate::control::generation::Generation;
 use crate::explain::preview::{self, Preview, Proposal};
 use crate::explain::{self, Explanation, Question, Revisions};
 use crate::overload::ResourceStatus;
@@ -89,17 +92,21 @@ pub(super) fn is_verbose(query: Option<&str>) -> bool {
 }
 
 pub(super) async fn metrics(Extract(state): Extract<State>) -> Result<Response, ApiError> {
-    crate::limits::look(&state.control.current());
-    upkeep::observe(&state.control.current());
-    count_missed(&state);
+    let (current, now) = (state.control.current(), Instant::now());
+    crate::limits::look(&current);
+    upkeep::observe(&current);
+    count_missed(&state, &current);
+    for (service, side) in current.core.services.iter().zip(&current.services) {
+        side.metrics.guard.refresh(service, now);
+    }
     let text = state.control.metrics().render();
     let text = text.map_err(|error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
     Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response())
 }
 
 /// Narrows count for themselves what they missed; the metrics take it over when somebody reads them.
-fn count_missed(state: &State) {
-    for service in &state.control.current().core.services {
+fn count_missed(state: &State, current: &Generation) {
+    for service in &current.core.services {
         let subsets = service.subsets.iter().map(|subset| &subset.pool);
         for pool in subsets.chain([&service.any, &service.any_stable]) {
             for (narrow, count) in pool.chain.missed() {

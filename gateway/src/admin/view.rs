@@ -7,15 +7,18 @@ use indexmap::IndexMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use serin_core::instance::{Health, Instance};
+use serin_core::breaker::Breaker;
+use serin_core::decide::Unavailable;
+use serin_core::instance::Instance;
 use serin_core::limit::Limiter;
 use serin_core::snapshot::Service;
-use serin_core::subset::PoolState;
+use serin_core::subset::{FallbackReason, PoolState};
 
 use crate::checks::LastCheck;
 use crate::conf::Percent;
 use crate::control::generation::{Generation, ServiceSide};
 use crate::explain::preview::{by_name, in_force};
+use crate::explain::standing::{weight_in_force, why};
 use crate::explain::{ConcurrencySeen, Revisions, SwitchesInForce, switches};
 use crate::limits::RateLimit;
 use crate::pool::InstancePool;
@@ -83,8 +86,35 @@ pub struct SubsetView {
     pub configured_weight: Percent,
     /// Number of instances.
     pub instances: usize,
-    /// Why it cannot serve, if it cannot: `absent`, `empty`, `all_unhealthy` or `breaker_open`.
+    /// Why it cannot serve, if it cannot: `absent`, `empty`, `all_unhealthy`, `breaker_open` or `overflow`.
     pub unusable: Option<String>,
+    /// Healthy instances with a weight.
+    pub healthy: u32,
+    /// Whether so few are healthy that health is ignored.
+    pub panic: bool,
+    /// Its circuit breaker, if it has one.
+    pub breaker: Option<BreakerState>,
+}
+
+/// A circuit breaker.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct BreakerState {
+    /// `closed`, `half_open` or `open`.
+    pub state: String,
+    /// Seconds for which it stays open yet.
+    pub open_for: f64,
+    /// Times that it opened in a row.
+    pub opened: u32,
+    /// Calls that it judges by: those in its window, or its probes.
+    pub calls: u64,
+    /// Failed ones among them.
+    pub failed: u64,
+    /// Slow ones among them.
+    pub slow: u64,
+    /// Attempts that hold a connection.
+    pub connections: u32,
+    /// Attempts that wait for one.
+    pub pending: u32,
 }
 
 /// A rate limit.
@@ -117,6 +147,14 @@ pub struct InstanceView {
     pub subsets: Vec<String>,
     /// `healthy`, `unhealthy` or `ejected`.
     pub health: String,
+    /// Weight in force: what slow start, outlier detection and reported load leave of it; 0 if it is not healthy.
+    pub weight_in_force: f64,
+    /// Why that is not its weight.
+    pub why: Vec<String>,
+    /// Share of attempts in the window of outlier detection that did not fail, 0 to 1; none without attempts.
+    pub success_rate: Option<f64>,
+    /// Ejections that still count.
+    pub ejections: u32,
     /// Requests that it is serving.
     pub in_flight: u32,
     /// How often it was picked since it was first seen.
@@ -197,7 +235,7 @@ pub(super) fn services(generation: &Generation) -> ServiceList {
 /// One service of a generation.
 pub(super) fn service(generation: &Generation, position: usize) -> ServiceView {
     let (service, traffic) = (&generation.core.services[position], &generation.core.traffic[position]);
-    let side = &generation.services[position];
+    let (side, now) = (&generation.services[position], Instant::now());
     let percent = |weight| Percent::from_hundredths(weight).unwrap_or(Percent::ALL);
     let configured = |at| traffic.shares.iter().find(|share| share.subset == at).map_or(0, |share| share.weight);
     let in_force = in_force(service, traffic);
@@ -206,12 +244,11 @@ pub(super) fn service(generation: &Generation, position: usize) -> ServiceView {
         weight: percent(in_force[at]),
         configured_weight: percent(if traffic.shares.is_empty() { in_force[at] } else { configured(at) }),
         instances: subset.pool.instances.len(),
-        unusable: match subset.pool.state() {
-            PoolState::Usable => None,
-            PoolState::Unusable(reason) => Some(reason.as_str().to_owned()),
-        },
+        unusable: unusable(subset, now).map(|reason| reason.as_str().to_owned()),
+        healthy: subset.pool.headcount(now).healthy,
+        panic: subset.pool.in_panic(now),
+        breaker: subset.breaker.as_ref().map(|breaker| breaker_state(breaker, now)),
     };
-    let now = Instant::now();
     ServiceView {
         name: service.name.to_string(),
         stable: service.subsets[service.stable].name.to_string(),
@@ -228,6 +265,29 @@ pub(super) fn service(generation: &Generation, position: usize) -> ServiceView {
     }
 }
 
+fn unusable(subset: &serin_core::subset::Subset, now: Instant) -> Option<FallbackReason> {
+    if let PoolState::Unusable(reason) = subset.pool.state(now) {
+        return Some(reason);
+    }
+    let refusal = subset.breaker.as_ref()?.peek(now).err()?;
+    Some(Unavailable::from(refusal).reason)
+}
+
+fn breaker_state(breaker: &Breaker, now: Instant) -> BreakerState {
+    let view = breaker.view(now);
+    let [calls, failed, slow] = view.calls;
+    BreakerState {
+        state: view.phase.as_str().to_owned(),
+        open_for: (view.left.as_secs_f64() * 1e3).round() / 1e3,
+        opened: view.opened,
+        calls,
+        failed,
+        slow,
+        connections: view.connected,
+        pending: view.pending,
+    }
+}
+
 fn rate_limit(limit: &RateLimit) -> RateLimitView {
     let Limiter { rule, store } = &limit.limiter;
     RateLimitView { rule: rule.name.to_string(), keys: store.len(), max_keys: store.max_keys(), dry_run: rule.dry_run }
@@ -236,6 +296,7 @@ fn rate_limit(limit: &RateLimit) -> RateLimitView {
 fn instance(service: &Service, side: &ServiceSide, instance: &Instance, now: Instant) -> InstanceView {
     let index = instance.index as usize;
     let has = |subset: &&serin_core::subset::Subset| subset.pool.instances.iter().any(|i| i.index == instance.index);
+    let standing = instance.vitals.standing(now);
     InstanceView {
         address: instance.address.to_string(),
         labels: instance.labels.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect(),
@@ -243,12 +304,11 @@ fn instance(service: &Service, side: &ServiceSide, instance: &Instance, now: Ins
         cluster: instance.cluster.as_ref().map(ToString::to_string),
         weight: instance.weight,
         subsets: service.subsets.iter().filter(has).map(|subset| subset.name.to_string()).collect(),
-        health: match instance.vitals.health() {
-            Health::Healthy => "healthy",
-            Health::Unhealthy => "unhealthy",
-            Health::Ejected => "ejected",
-        }
-        .to_owned(),
+        health: standing.health.as_str().to_owned(),
+        weight_in_force: weight_in_force(instance, &standing),
+        why: why(&standing),
+        success_rate: standing.recent.success_rate(),
+        ejections: standing.ejections,
         in_flight: instance.vitals.in_flight(),
         picks: instance.vitals.picks(),
         ewma_ms: (instance.vitals.ewma_nanos(now) / 1e4).round() / 100.0,

@@ -7,7 +7,9 @@ use super::canary::switches;
 use super::client::Client;
 use super::text::pairs;
 use super::{Failure, Out};
-use crate::explain::{ConcurrencySeen, Explanation, HeaderValues, LimitSeen, Matched, Question};
+use crate::explain::{
+    ConcurrencySeen, Explanation, GuardsSeen, HeaderValues, InstanceSeen, LimitSeen, Matched, Question,
+};
 
 /// Show what the running gateway does with a request, and why. Nothing is sent and nothing changes.
 #[derive(Debug, Args)]
@@ -96,6 +98,7 @@ fn steps(explanation: &Explanation) -> Steps {
     }
     steps.extend(subset(explanation));
     steps.extend(limits(explanation));
+    steps.extend(explanation.guards.as_ref().map(|guards| ("guards".to_owned(), guards_seen(guards))));
     for narrow in &explanation.narrows {
         let left = if narrow.left.is_empty() { "nothing".to_owned() } else { narrow.left.join(", ") };
         let more = if narrow.count > narrow.left.len() { ", …" } else { "" };
@@ -137,6 +140,16 @@ fn limits(explanation: &Explanation) -> Steps {
         steps.push(("concurrency".to_owned(), vec![format!("{in_flight} of {limit}")]));
     }
     steps
+}
+
+fn guards_seen(guards: &GuardsSeen) -> Vec<String> {
+    let breakers =
+        guards.breakers.iter().map(|(subset, state)| format!("breaker of {subset} {}", state.replace('_', " ")));
+    let panic = guards.panic.then(|| "panic: too few are healthy, health is ignored".to_owned());
+    let instance = |seen: &InstanceSeen| {
+        format!("{} {}, weight {} in force: {}", seen.address, seen.health, seen.weight_in_force, seen.why.join("; "))
+    };
+    breakers.chain(panic).chain(guards.instances.iter().map(instance)).collect()
 }
 
 fn route(explanation: &Explanation) -> Vec<String> {

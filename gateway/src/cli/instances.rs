@@ -5,7 +5,7 @@ use clap::Args;
 use super::client::{Client, segment};
 use super::text::{NONE, table};
 use super::{Failure, Out};
-use crate::admin::{CheckView, ConnectionsView, InstanceView, ServiceList, ServiceView};
+use crate::admin::{CheckView, ConnectionsView, InstanceView, ServiceList, ServiceView, SubsetView};
 use crate::conf::Name;
 
 /// Show instances with their weight, health and load.
@@ -39,13 +39,17 @@ fn show(views: &[ServiceView]) -> String {
         "SUBSETS",
         "ZONE",
         "WEIGHT",
+        "IN FORCE",
         "HEALTH",
         "LAST CHECK",
+        "SUCCESS",
+        "EJECTIONS",
         "IN FLIGHT",
         "CONNECTIONS",
         "PICKS",
         "LATENCY",
         "LOAD",
+        "WHY",
     ];
     let mut text = table(head, &rows);
     for view in views {
@@ -54,6 +58,8 @@ fn show(views: &[ServiceView]) -> String {
             text.push_str(&format!("{name}: {in_flight} requests in flight, concurrency limit {limit}\n"));
         }
     }
+    let subsets = views.iter().flat_map(|view| view.subsets.iter().map(move |subset| (view, subset)));
+    text.extend(subsets.filter_map(|(view, subset)| note(&view.name, subset)));
     let out = views.iter().filter_map(|view| Some((&view.name, view.switches.tripped?)));
     let warnings = out.map(|(name, why)| {
         format!("\nThe balancer chain of {name} had {}: plain round robin until `serin rearm {name}`.", why.as_words())
@@ -62,7 +68,19 @@ fn show(views: &[ServiceView]) -> String {
     text
 }
 
-fn row(service: &str, instance: &InstanceView) -> [String; 12] {
+/// What is to be said of a subset: the state of its breaker, and that health is ignored.
+fn note(service: &str, subset: &SubsetView) -> Option<String> {
+    let breaker = subset.breaker.as_ref().map(|breaker| {
+        let left = if breaker.open_for > 0.0 { format!(" for {:.1} s yet", breaker.open_for) } else { String::new() };
+        let judged = format!("{} calls, {} failed, {} slow", breaker.calls, breaker.failed, breaker.slow);
+        format!("breaker {}{left} ({judged})", breaker.state.replace('_', " "))
+    });
+    let panic = subset.panic.then(|| format!("panic: health is ignored, {} are healthy", subset.healthy));
+    let notes: Vec<_> = breaker.into_iter().chain(panic).collect();
+    (!notes.is_empty()).then(|| format!("{service}/{}: {}\n", subset.name, notes.join("; ")))
+}
+
+fn row(service: &str, instance: &InstanceView) -> [String; 16] {
     let or_none = |text: String| if text.is_empty() { NONE.to_owned() } else { text };
     [
         service.to_owned(),
@@ -70,8 +88,11 @@ fn row(service: &str, instance: &InstanceView) -> [String; 12] {
         or_none(instance.subsets.join(",")),
         or_none(instance.zone.clone().unwrap_or_default()),
         instance.weight.to_string(),
+        instance.weight_in_force.to_string(),
         instance.health.clone(),
         instance.last_check.as_ref().map_or_else(|| NONE.to_owned(), check),
+        instance.success_rate.map_or(NONE.to_owned(), |rate| format!("{:.1}%", rate * 100.0)),
+        instance.ejections.to_string(),
         instance.in_flight.to_string(),
         connections(&instance.connections),
         instance.picks.to_string(),
@@ -79,6 +100,7 @@ fn row(service: &str, instance: &InstanceView) -> [String; 12] {
         instance
             .load
             .map_or(NONE.to_owned(), |load| format!("{:.0} % (x {:.2})", load.utilization * 100.0, load.factor)),
+        or_none(instance.why.join("; ")),
     ]
 }
 

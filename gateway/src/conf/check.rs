@@ -3,6 +3,7 @@
 
 mod bootstrap;
 mod chain;
+mod guard;
 mod limit;
 mod route;
 mod service;

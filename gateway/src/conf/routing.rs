@@ -1,14 +1,18 @@
 //! The routing document: services, and the routes that lead to them.
 
 mod anonymous;
+mod breaker;
+mod budget;
 mod fallback;
 mod health_check;
 mod limit;
 mod link;
 mod load_reports;
+mod outlier;
 mod policy;
 mod pool;
 mod route;
+mod slow_start;
 mod value;
 
 use std::path::{Path, PathBuf};
@@ -18,18 +22,22 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::anonymous::{Anonymous, AnonymousCookie};
+pub use self::breaker::CircuitBreaker;
+pub use self::budget::{Backoff, RetryBudget};
 pub use self::fallback::{Fallback, FallbackOn, FallbackTo};
 pub use self::health_check::{GrpcProbe, HealthCheck, HttpProbe, Probe, TcpProbe};
 pub use self::limit::{AdaptiveLimit, Concurrency, Cost, LimitKey, RateLimit};
 pub use self::link::{Link, default_chain};
 pub use self::load_reports::{LoadReports, SelfGuard};
+pub use self::outlier::OutlierDetection;
 pub use self::policy::{Across, Propagate, Retry, RetryOn, Timeouts, TimeoutsOverride};
 pub use self::pool::Pool;
 pub use self::route::{
     Action, HeaderEdits, Match, PathMatch, Redirect, RedirectStatus, Respond, Rewrite, Route, Scheme,
 };
+pub use self::slow_start::SlowStart;
 pub use self::value::ValueMatch;
-use super::scalar::{Address, CookieName, HeaderName, Method, Name};
+use super::scalar::{Address, CookieName, HeaderName, Method, Name, Percent};
 
 /// Labels of instances: values by name.
 pub type Labels = IndexMap<String, String>;
@@ -124,6 +132,19 @@ pub struct Service {
     /// When and where a failed request is tried again.
     #[serde(default)]
     pub retry: Retry,
+    /// When an instance loses weight or is taken out for what its answers say. Default: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outlier_detection: Option<OutlierDetection>,
+    /// Share of healthy instances of a subset below which health is ignored, as the few could not carry the load of all;
+    /// `0%` is never.
+    #[serde(default = "panic_threshold")]
+    pub panic_threshold: Percent,
+    /// When calls to a subset are given up for a while, and how many it is given at once. Default: no breaker, no caps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub circuit_breaker: Option<CircuitBreaker>,
+    /// How instances that are new or come back take less than their share for a while. Default: they do not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slow_start: Option<SlowStart>,
     /// How upstreams are told which version was chosen.
     #[serde(default)]
     pub propagate: Propagate,
@@ -139,6 +160,10 @@ pub struct Service {
     /// The connections that are kept to each instance.
     #[serde(default)]
     pub pool: Pool,
+}
+
+fn panic_threshold() -> Percent {
+    Percent::of_whole(50)
 }
 
 impl Service {

@@ -307,8 +307,10 @@ fn allows(shape: &Shape, value: &Value) -> bool {
     match value {
         Value::Bool(_) => shape.boolean,
         Value::Number(number) => {
-            let number = number.as_i128();
-            number.is_some_and(|number| shape.integer.as_ref().is_some_and(|integer| integer.allows(number)))
+            let whole = number.as_i128().zip(shape.integer.as_ref());
+            let decimal = number.as_f64().zip(shape.decimal.as_ref());
+            whole.is_some_and(|(number, integer)| integer.allows(number))
+                || decimal.is_some_and(|(number, decimal)| decimal.allows(number))
         }
         Value::String(text) => shape.text.as_ref().is_some_and(|allowed| allowed.allows(text)),
         _ => false,

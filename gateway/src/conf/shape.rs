@@ -26,6 +26,7 @@ pub(crate) struct Shape {
     pub(crate) any: bool,
     pub(crate) boolean: bool,
     pub(crate) integer: Option<Integer>,
+    pub(crate) decimal: Option<Decimal>,
     pub(crate) text: Option<Text>,
     pub(crate) list: Option<List>,
     pub(crate) map: Option<Keys>,
@@ -38,6 +39,12 @@ pub(crate) struct Integer {
     min: i128,
     max: i128,
     values: Vec<i128>,
+}
+
+/// Numbers in a range, with decimals or without.
+pub(crate) struct Decimal {
+    min: f64,
+    max: f64,
 }
 
 /// Text: one of some words, or anything that is open.
@@ -90,6 +97,16 @@ impl Integer {
             (true, max) if max >= i128::from(u64::MAX) => format!("a whole number, {} or more", self.min),
             (true, max) => format!("a whole number from {} to {max}", self.min),
         }
+    }
+}
+
+impl Decimal {
+    pub(crate) fn allows(&self, number: f64) -> bool {
+        (self.min..=self.max).contains(&number)
+    }
+
+    fn describe(&self) -> String {
+        format!("a number from {} to {}", self.min, self.max)
     }
 }
 
@@ -170,6 +187,7 @@ impl Shape {
         let mut parts = self.text.as_ref().map(Text::describe).unwrap_or_default();
         parts.extend(self.boolean.then(|| "`true` or `false`".to_owned()));
         parts.extend(self.integer.as_ref().map(Integer::describe));
+        parts.extend(self.decimal.as_ref().map(Decimal::describe));
         parts.extend(self.list.as_ref().map(|_| "a list".to_owned()));
         parts.extend(self.map.as_ref().map(Keys::describe));
         if parts.is_empty() { "a value".to_owned() } else { parts.join(" or ") }
@@ -177,7 +195,7 @@ impl Shape {
 
     /// Whether single values are allowed, among others.
     pub(crate) fn allows_scalars(&self) -> bool {
-        self.boolean || self.integer.is_some() || self.text.is_some()
+        self.boolean || self.integer.is_some() || self.decimal.is_some() || self.text.is_some()
     }
 
     /// Whether only single values are allowed, no lists and mappings.
@@ -256,6 +274,7 @@ impl Compiler<'_> {
         match object.get("type").and_then(Value::as_str) {
             Some("boolean") => shape.boolean = true,
             Some("integer") => shape.integer = Some(integer(object)),
+            Some("number") => shape.decimal = Some(decimal(object)),
             Some("string") => merge_text(shape.text.get_or_insert_default(), object)?,
             Some("array") => {
                 let items = self.id(object.get("items").unwrap_or(&Value::Bool(true)))?;
@@ -328,6 +347,11 @@ fn merge_text(text: &mut Text, object: &Map<String, Value>) -> Result<(), String
 
 fn scalar(pattern: &str) -> Result<Known, String> {
     by_pattern(pattern).ok_or_else(|| format!("no scalar has the pattern `{pattern}`"))
+}
+
+fn decimal(object: &Map<String, Value>) -> Decimal {
+    let bound = |name: &str| object.get(name).and_then(Value::as_f64);
+    Decimal { min: bound("minimum").unwrap_or(f64::MIN), max: bound("maximum").unwrap_or(f64::MAX) }
 }
 
 fn integer(object: &Map<String, Value>) -> Integer {

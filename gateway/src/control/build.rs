@@ -1,6 +1,7 @@
 //! Documents into a generation: names become positions, texts become typed values, chains are prepared. What did not
 //! change since the previous generation is shared with it, and instances keep their vitals.
 
+mod guard;
 mod limits;
 mod route;
 mod service;

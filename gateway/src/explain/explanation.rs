@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serin_core::selfguard::Trip;
 
+use super::standing::GuardsSeen;
 use crate::conf::{Abort, Percent};
 
 /// The way of one request, step by step.
@@ -31,6 +32,8 @@ pub struct Explanation {
     pub subset: Option<String>,
     /// Why that is not the subset it was meant for.
     pub fallback: Option<FallbackTaken>,
+    /// Breakers, panic, and instances that are ill or weak; none if there is nothing to say.
+    pub guards: Option<GuardsSeen>,
     /// Instances that each narrow left, in order.
     pub narrows: Vec<Narrowed>,
     /// The instance.
@@ -137,7 +140,7 @@ pub struct UserKeyFound {
 pub struct FallbackTaken {
     /// The subset that the request was meant for.
     pub wanted: String,
-    /// Why it cannot serve: `absent`, `empty`, `all_unhealthy` or `breaker_open`.
+    /// Why it cannot serve: `absent`, `empty`, `all_unhealthy`, `breaker_open` or `overflow`.
     pub reason: String,
     /// Subsets that were found unable to serve, with their reasons.
     pub unusable: BTreeMap<String, String>,

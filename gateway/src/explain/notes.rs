@@ -17,6 +17,7 @@ pub(super) struct Notes {
     pub(super) rules: Vec<(usize, TagVerdict)>,
     pub(super) unusable: Vec<(usize, FallbackReason)>,
     pub(super) narrows: Vec<Narrowed>,
+    pub(super) panic: bool,
 }
 
 impl Recorder for Notes {

@@ -106,7 +106,8 @@ fn it_is_what_requests_get() {
         let view = understood.view("api.example.com", "/api/users/7");
         let mut rng = StdRng::seed_from_u64(user);
         let assignment = decide::assign(service, traffic, None, &view, &mut rng, &mut ());
-        let location = decide::locate(service, assignment.subset, &mut ()).unwrap_or_else(|_| panic!("{user}"));
+        let location =
+            decide::locate(service, assignment.subset, Instant::now(), &mut ()).unwrap_or_else(|_| panic!("{user}"));
         let (bucket, now) = (assignment.bucket, Instant::now());
         // Round robin takes its turn here, and not when it is explained.
         let picked =

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::request::Parts;
-use serin_core::concurrency::Permit;
+use serin_core::breaker;
+use serin_core::concurrency;
 use serin_core::decide::Assignment;
 use serin_core::instance::InFlight;
 use serin_core::limit::Fields;
@@ -51,7 +52,9 @@ pub struct Ctx {
     /// What the client is told of rate limits.
     pub rate_limit: Option<Fields>,
     /// Counts the request against the concurrency limit of its service.
-    pub permit: Option<Permit>,
+    pub permit: Option<concurrency::Permit>,
+    /// When it may be worth to ask again, for an answer of 503.
+    pub retry_after: Option<Duration>,
 }
 
 /// The part of a request that goes to a service.
@@ -70,6 +73,10 @@ pub struct Upstream {
     pub flight: Option<InFlight>,
     /// What it holds of its instance's pool.
     pub lease: Lease,
+    /// The attempt's place in the breaker of its subset.
+    pub permit: Option<breaker::Permit>,
+    /// Latency of a head whose trailers will say how the call went (gRPC).
+    pub awaits_trailers: Option<Duration>,
     /// When the attempt began.
     pub attempt_start: Instant,
     /// Status of the upstream's response.
@@ -103,6 +110,7 @@ impl Default for Ctx {
             limited_by: None,
             rate_limit: None,
             permit: None,
+            retry_after: None,
         }
     }
 }

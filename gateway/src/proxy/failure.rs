@@ -29,9 +29,21 @@ const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
 pub fn retries(session: &Session, ctx: &Ctx, failure: Failure) -> bool {
     let (Some(generation), Some(upstream)) = (&ctx.generation, &ctx.upstream) else { return false };
     let replayable = !session.retry_buffer_truncated() && !upstream.upgrade;
-    let in_time = ctx.time_left(Instant::now()).is_none_or(|left| !left.is_zero());
+    let now = Instant::now();
+    let in_time = ctx.time_left(now).is_none_or(|left| !left.is_zero());
     let policy = &generation.core.services[upstream.service].retry;
-    in_time && policy.verdict(failure, upstream.tried.len(), &session.req_header().method, replayable)
+    let method = &session.req_header().method;
+    in_time && policy.verdict(failure, upstream.tried.len(), method, replayable) && within_budget(ctx, now)
+}
+
+/// Takes a retry off the service's budget.
+fn within_budget(ctx: &Ctx, now: Instant) -> bool {
+    let Some((_, service)) = ctx.chosen() else { return false };
+    let allowed = service.guards.budget.as_ref().is_none_or(|budget| budget.spend(now));
+    if let Some(side) = ctx.service_side().filter(|_| !allowed) {
+        side.metrics.guard.budget_exhausted.inc();
+    }
+    allowed
 }
 
 /// Whether a response of this status is worth another attempt at all. Almost none is, and this is quick to tell.
@@ -118,7 +130,7 @@ pub async fn answer(session: &mut Session, ctx: &Ctx, error: &Error) -> u16 {
         reply.headers.push((header::RETRY_AFTER, RETRY_AFTER));
     }
     // A client that is gone by now needs no answer.
-    let _ = reply.send(session).await;
+    let _ = reply.with_retry_after(ctx.retry_after).send(session).await;
     status.as_u16()
 }
 

@@ -21,7 +21,7 @@ pub(super) fn pick<'a>(
     rng: &mut dyn Rng,
 ) -> Option<&'a Instance> {
     if side.guard.tripped().is_some() {
-        return decide::pick_plainly::<()>(location, attempt, rng);
+        return decide::pick_plainly(location, attempt, rng, &mut ());
     }
     // What a plug-in leaves half done is its own: nothing of the gateway's is changed while it runs.
     let run = AssertUnwindSafe(|| decide::pick(location, traffic, attempt, rng, &mut ()));
@@ -31,7 +31,7 @@ pub(super) fn pick<'a>(
             if side.guard.panicked() {
                 tell(side, Trip::Panicked);
             }
-            decide::pick_plainly::<()>(location, attempt, rng)
+            decide::pick_plainly(location, attempt, rng, &mut ())
         }
     }
 }
@@ -46,12 +46,12 @@ pub fn explained<'a, R: Recorder>(
     recorder: &mut R,
 ) -> (Option<&'a Instance>, bool) {
     if side.guard.tripped().is_some() {
-        return (decide::pick_plainly::<R>(location, attempt, rng), false);
+        return (decide::pick_plainly(location, attempt, rng, recorder), false);
     }
-    let run = AssertUnwindSafe(|| decide::pick(location, traffic, attempt, rng, recorder));
+    let run = AssertUnwindSafe(|| decide::pick(location, traffic, attempt, rng, &mut *recorder));
     match catch_unwind(run) {
         Ok(picked) => (picked, false),
-        Err(_) => (decide::pick_plainly::<R>(location, attempt, rng), true),
+        Err(_) => (decide::pick_plainly(location, attempt, rng, recorder), true),
     }
 }
 

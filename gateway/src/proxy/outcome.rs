@@ -57,7 +57,7 @@ impl Edge {
         ctx.permit = None;
         let served = ctx.upstream.as_mut().map(|upstream| {
             upstream.lease = Lease::default();
-            upstream.flight = None;
+            (upstream.flight, upstream.permit) = (None, None);
             upstream.subset
         });
         if let Some(route) = ctx.route_side() {

@@ -47,6 +47,17 @@ impl Reply {
         }
     }
 
+    /// Says when it may be worth to ask again (RFC 9110 section 10.2.3), in whole seconds and at least one.
+    #[must_use]
+    pub fn with_retry_after(mut self, after: Option<Duration>) -> Self {
+        if let Some(after) = after {
+            let seconds = after.as_millis().div_ceil(1_000).max(1);
+            let seconds = HeaderValue::from(u64::try_from(seconds).unwrap_or(u64::MAX));
+            self.headers.push((http::header::RETRY_AFTER, seconds));
+        }
+        self
+    }
+
     /// Sends the client elsewhere. A location that is no header value is answered as an error of the gateway.
     #[must_use]
     pub fn redirect(status: StatusCode, location: &str) -> Self {

@@ -79,6 +79,8 @@ impl Edge {
             tried: smallvec::SmallVec::new(),
             flight: None,
             lease: Lease::default(),
+            permit: None,
+            awaits_trailers: None,
             attempt_start: ctx.start,
             status: None,
             upgrade,
@@ -100,12 +102,16 @@ impl Edge {
         let wanted = upstream.assignment.subset;
         let first = upstream.tried.is_empty();
         let located = if first {
-            decide::locate(service, wanted, &mut ())
+            if let Some(budget) = &service.guards.budget {
+                budget.count_request(now);
+            }
+            decide::locate(service, wanted, now, &mut ())
         } else {
-            decide::locate_retry(service, wanted, &mut ())
+            decide::locate_retry(service, wanted, now, &mut ())
         };
         let location = located.map_err(|unavailable| {
             side.metrics.fallbacks[wanted][unavailable.reason as usize].inc();
+            ctx.retry_after = unavailable.retry_after;
             Error::explain(ErrorType::HTTPStatus(503), unavailable.reason.as_str())
         })?;
         if let Some(reason) = location.fallback.filter(|_| first) {
@@ -123,7 +129,10 @@ impl Edge {
         if !first {
             side.metrics.retries.inc();
         }
-        let (subset, fallback) = (location.subset, location.fallback);
+        let (subset, fallback, permit) = (location.subset, location.fallback, location.permit);
+        if location.panic {
+            side.metrics.guard.count_panic(subset);
+        }
         let (index, flight) = (instance.index, InFlight::start(&instance.vitals));
         if let Some(upstream) = &mut ctx.upstream {
             upstream.subset = subset;
@@ -131,6 +140,8 @@ impl Edge {
             upstream.tried.push(index);
             upstream.lease = Lease::default();
             upstream.flight = Some(flight);
+            upstream.permit = permit;
+            upstream.awaits_trailers = None;
             upstream.attempt_start = now;
         }
         Ok(index)
@@ -187,10 +198,12 @@ fn unavailable(ctx: &mut Ctx, generation: &Generation) -> Option<Reply> {
     }
     let upstream = ctx.upstream.as_ref()?;
     let wanted = upstream.assignment.subset;
-    let unavailable = decide::locate(&generation.core.services[upstream.service], wanted, &mut Peek).err()?;
+    let service = &generation.core.services[upstream.service];
+    let unavailable = decide::locate(service, wanted, Instant::now(), &mut Peek).err()?;
     generation.services[upstream.service].metrics.fallbacks[wanted][unavailable.reason as usize].inc();
     ctx.error = Some("unavailable");
-    Some(Reply::problem(StatusCode::SERVICE_UNAVAILABLE, failure::UNAVAILABLE))
+    let reply = Reply::problem(StatusCode::SERVICE_UNAVAILABLE, failure::UNAVAILABLE);
+    Some(reply.with_retry_after(unavailable.retry_after))
 }
 
 fn own_answer(mut reply: Reply, route: &Route) -> Reply {

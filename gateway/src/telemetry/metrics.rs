@@ -15,6 +15,7 @@ use serin_core::subset::FallbackReason;
 
 use self::limits::LimitFamilies;
 pub use self::limits::LimitOwner;
+use super::guard::{GuardFamilies, GuardMetrics};
 use super::names;
 
 mod limits;
@@ -61,6 +62,7 @@ pub struct Metrics {
     pool_overflows: IntCounterVec,
     /// Instances that are being checked, each once per way to check it.
     pub checkers: IntGauge,
+    guards: GuardFamilies,
     /// Access log lines that were lost.
     pub log_dropped: IntCounter,
     /// Requests that are being served.
@@ -210,6 +212,7 @@ impl Metrics {
             },
             weight,
             limits,
+            guards: GuardFamilies::new(&registry)?,
             registry,
         })
     }
@@ -318,11 +321,18 @@ impl Metrics {
         }
     }
 
-    /// Counters of one service.
+    /// Counters of one service, with or without those of outlier detection and breakers.
     #[must_use]
-    pub fn service(self: &Arc<Self>, service: &Arc<str>, subsets: &[Arc<str>], instances: &[String]) -> ServiceMetrics {
+    pub fn service(
+        self: &Arc<Self>,
+        service: &Arc<str>,
+        subsets: &[Arc<str>],
+        instances: &[String],
+        (outlier, breaker): (bool, bool),
+    ) -> ServiceMetrics {
         let with_any = subsets.iter().map(|s| &**s).chain(["any"]);
         ServiceMetrics {
+            guard: Arc::new(self.guards.service(service, subsets, instances, outlier, breaker)),
             request_seconds: with_any
                 .map(|subset| self.request_seconds.with_label_values(&[&**service, subset]))
                 .collect(),
@@ -402,6 +412,8 @@ pub struct ServiceMetrics {
     pub assignments: Vec<[IntCounter; Why::ALL.len()]>,
     /// By position of the instance.
     pub instances: Vec<InstanceMetrics>,
+    /// What keeps it up.
+    pub guard: Arc<GuardMetrics>,
 }
 
 /// Counters of a service's load reports.

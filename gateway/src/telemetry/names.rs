@@ -38,6 +38,22 @@ pub const APPLIED: &str = "serin_config_applied_total";
 pub const BUILD_SECONDS: &str = "serin_config_build_seconds";
 /// Lines that a full or broken sink lost.
 pub const LOG_DROPPED: &str = "serin_access_log_dropped_total";
+/// Ejections by instance and cause.
+pub const EJECTIONS: &str = "serin_ejections_total";
+/// Ejections that the cap kept from happening.
+pub const EJECTIONS_REFUSED: &str = "serin_ejections_refused_total";
+/// Times an instance became degraded.
+pub const DEGRADED: &str = "serin_degraded_total";
+/// 1 while an instance may take traffic.
+pub const HEALTHY: &str = "serin_instance_healthy";
+/// State of a breaker.
+pub const BREAKER: &str = "serin_breaker_state";
+/// Changes of a breaker's state.
+pub const BREAKER_TURNS: &str = "serin_breaker_transitions_total";
+/// Attempts for which health was ignored.
+pub const PANIC: &str = "serin_panic_total";
+/// Retries that the budget did not allow.
+pub const BUDGET_EXHAUSTED: &str = "serin_retry_budget_exhausted_total";
 /// Requests in flight.
 pub const IN_FLIGHT: &str = "serin_requests_in_flight";
 /// What rate limits did with requests, by rule and outcome.

@@ -10,6 +10,7 @@ use rand::rngs::SmallRng;
 use serde_json::json;
 use serin_core::chain::ChainPlan;
 use serin_core::decide::{self, Assignment, Attempt, Location, Recorder, Unavailable};
+use serin_core::guard::Guards;
 use serin_core::instance::{Instance, Vitals};
 use serin_core::matcher::{Condition, PathMatch, ValueMatch};
 use serin_core::plugin::Node;
@@ -22,7 +23,7 @@ use serin_core::tag::{Anonymous, KeySource, TagRule, Trust};
 
 /// Two thirds of the instances are v1, in two zones; the rest are v2.
 pub(crate) fn instances(n: u32) -> Vec<Instance> {
-    let now = Instant::now();
+    let (now, changes) = (Instant::now(), Arc::default());
     let instance = |index: u32| Instance {
         index,
         address: ((0x0a00_0000 + index).to_be_bytes(), 8080).into(),
@@ -30,7 +31,7 @@ pub(crate) fn instances(n: u32) -> Vec<Instance> {
         zone: Some(if index.is_multiple_of(2) { "az-1" } else { "az-2" }.into()),
         cluster: None,
         weight: 100,
-        vitals: Arc::new(Vitals::new(now)),
+        vitals: Arc::new(Vitals::among(now, &changes)),
     };
     (0..n).map(instance).collect()
 }
@@ -58,6 +59,7 @@ pub(crate) fn service(instances: Vec<Instance>, fallback: FallbackTo, pick: &str
         fallback: Fallback { on: FallbackReason::ALL.into_iter().collect(), to: fallback, max_share: 10_000 },
         retry: RetryPolicy { attempts: 2, on: [RetryOn::ConnectFailure].into_iter().collect(), across: Across::Stable },
         chain: chain(pick),
+        guards: Guards::default(),
     })
     .unwrap()
 }
@@ -131,7 +133,7 @@ pub(crate) fn decide<'a, R: Recorder>(
     let Action::Service(at) = snapshot.routes.routes()[found.route].action else { return None };
     let (service, traffic) = (&snapshot.services[at], &snapshot.traffic[at]);
     let assignment = decide::assign(service, traffic, None, &request, rng, recorder);
-    let located = decide::locate(service, assignment.subset, recorder);
+    let located = decide::locate(service, assignment.subset, now, recorder);
     let picked = located.map(|location| {
         let instance = decide::pick(
             &location,

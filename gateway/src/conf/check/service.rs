@@ -9,7 +9,7 @@ use super::super::routing::{
     FallbackTo, Jwt, JwtKey, PathMatch, Service, TagRule, UpstreamProtocol, UserKey, ValueMatch, When,
 };
 use super::super::scalar::{Name, OrNone, Span};
-use super::{Report, chain, limit, route, upkeep};
+use super::{Report, chain, guard, limit, route, upkeep};
 
 /// Checks one service.
 pub(super) fn service(service: &Service, catalogue: &Catalogue, node: &Node, at: &At<'_>, report: &mut Report<'_>) {
@@ -44,14 +44,15 @@ pub(super) fn service(service: &Service, catalogue: &Catalogue, node: &Node, at:
     if let Some(concurrency) = service.concurrency {
         limit::concurrency(concurrency, &at.key("concurrency"), report);
     }
-    let guard = at.key("self_guard");
-    positive(Some(service.self_guard.decision_p99), &guard.key("decision_p99"), report);
-    positive(Some(service.self_guard.sustained), &guard.key("sustained"), report);
+    let self_guard = at.key("self_guard");
+    positive(Some(service.self_guard.decision_p99), &self_guard.key("decision_p99"), report);
+    positive(Some(service.self_guard.sustained), &self_guard.key("sustained"), report);
     if let Some(reports) = &service.load_reports {
         let at = at.key("load_reports");
         positive(Some(reports.expire_after), &at.key("expire_after"), report);
         positive(Some(reports.update_every), &at.key("update_every"), report);
     }
+    guard::guards(service, at, report);
     chain::chain(&service.balancer, catalogue, node, &at.key("balancer"), report);
     upkeep::health_check(service, at, report);
     upkeep::pool(service, at, report);

@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::super::scalar::{HeaderName, OrNone, Scalar, Span, refuse, scalar};
+use super::budget::{Backoff, RetryBudget};
 
 /// Longest times. All but `request` are more than 0.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -82,11 +83,21 @@ pub struct Retry {
     pub on: Vec<RetryOn>,
     /// Where it is tried again.
     pub across: Across,
+    /// How many retries there may be in all.
+    pub budget: RetryBudget,
+    /// How long a retry waits.
+    pub backoff: Backoff,
 }
 
 impl Default for Retry {
     fn default() -> Self {
-        Self { attempts: 2, on: vec![RetryOn::ConnectFailure, RetryOn::Reset], across: Across::default() }
+        Self {
+            attempts: 2,
+            on: vec![RetryOn::ConnectFailure, RetryOn::Reset],
+            across: Across::default(),
+            budget: RetryBudget::default(),
+            backoff: Backoff::default(),
+        }
     }
 }
 

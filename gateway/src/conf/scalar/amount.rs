@@ -22,6 +22,18 @@ impl Percent {
         (hundredths <= Self::ALL.0).then_some(Self(hundredths))
     }
 
+    /// So many percent; more than 100 count as 100.
+    #[must_use]
+    pub const fn of_whole(percent: u32) -> Self {
+        Self(if percent < 100 { percent * 100 } else { Self::ALL.0 })
+    }
+
+    /// As a share, 0 to 1.
+    #[must_use]
+    pub fn share(self) -> f64 {
+        f64::from(self.0) / f64::from(Self::ALL.0)
+    }
+
     /// Hundredths of a percent, 0 to 10,000.
     #[must_use]
     pub fn hundredths(self) -> u32 {

@@ -23,7 +23,7 @@ use serin_plugins::narrows::load_reports::LoadReports;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::route::{condition, path_match};
-use super::{Workshop, upkeep};
+use super::{Workshop, guard, upkeep};
 use crate::conf;
 use crate::control::generation::{Propagate, ServiceSide, Timeouts};
 use crate::jwt::Verifier;
@@ -61,6 +61,7 @@ pub(super) fn build(
         fallback: fallback(&conf.fallback, conf, position)?,
         retry: retry_policy(&conf.retry),
         chain: chain(workshop, conf)?,
+        guards: guard::build(conf, before.map(|(service, _)| service), &side.metrics.guard, now),
     };
     let service = Service::new(parts).map_err(|error| format!("services.{name}.subsets: {error}"))?;
     Ok((service, side))
@@ -70,6 +71,17 @@ pub(super) fn build(
 fn instances(conf: &conf::Service, before: Option<&Service>, now: Instant) -> Vec<Instance> {
     let known: HashMap<SocketAddr, &Arc<Vitals>> =
         before.iter().flat_map(|service| service.instances.iter()).map(|i| (i.address, &i.vitals)).collect();
+    let changes = known.values().next().map_or_else(Arc::default, |vitals| Arc::clone(vitals.changes()));
+    let fresh = || {
+        let vitals = Vitals::among(now, &changes);
+        if before.is_some() && conf.slow_start.is_some() {
+            vitals.start_warming();
+        }
+        Arc::new(vitals)
+    };
+    if conf.outlier_detection.is_none() {
+        known.values().for_each(|vitals| vitals.pardon());
+    }
     let mut instances: Vec<Instance> = conf
         .instances
         .iter()
@@ -80,7 +92,7 @@ fn instances(conf: &conf::Service, before: Option<&Service>, now: Instant) -> Ve
             zone: instance.zone.as_ref().map(conf::Name::shared),
             cluster: instance.cluster.as_ref().map(conf::Name::shared),
             weight: instance.weight,
-            vitals: known.get(&*instance.address).map_or_else(|| Arc::new(Vitals::new(now)), |v| Arc::clone(v)),
+            vitals: known.get(&*instance.address).map_or_else(fresh, |v| Arc::clone(v)),
         })
         .collect();
     instances.sort_by_key(|instance| instance.address);
@@ -132,7 +144,12 @@ fn side(
             forward: reports.forward,
             metrics: workshop.metrics.load_reports(name),
         }),
-        metrics: workshop.metrics.service(&name.into(), &subsets, &addresses),
+        metrics: workshop.metrics.service(
+            &name.into(),
+            &subsets,
+            &addresses,
+            (conf.outlier_detection.is_some(), conf.circuit_breaker.is_some()),
+        ),
         rate_limits: Vec::new(),
         concurrency: None,
     })
