@@ -127,7 +127,7 @@ impl Way<'_> {
         self.into.weights = preview::by_name(service, &preview::in_force(service, traffic));
         self.into.tag = Some(chosen(service, assignment, &notes));
         match decide::locate(service, assignment.subset, Instant::now(), &mut notes) {
-            Ok(location) => self.choose_instance(service, traffic, location, assignment, view, &mut notes),
+            Ok(location) => self.choose_instance(service, traffic, &location, assignment, view, &mut notes),
             Err(unavailable) => {
                 let reason = format!("no subset can serve: {}", unavailable.reason.as_str());
                 self.into.answer = Some(OwnAnswer::new(503, reason));
@@ -144,7 +144,7 @@ impl Way<'_> {
         &mut self,
         service: &'s Service,
         traffic: &ServiceTraffic,
-        location: Location<'s>,
+        location: &Location<'s>,
         assignment: Assignment,
         view: RequestView<'s>,
         notes: &mut Notes,
@@ -153,7 +153,7 @@ impl Way<'_> {
         self.into.subset = location.subset.map(|at| service.subsets[at].name.to_string());
         let (bucket, now) = (assignment.bucket, Instant::now());
         let picked =
-            decide::pick(&location, traffic, Attempt { request: view, bucket, tried: &[], now }, &mut self.rng, notes);
+            decide::pick(location, traffic, Attempt { request: view, bucket, tried: &[], now }, &mut self.rng, notes);
         let Some(instance) = picked else {
             self.into.answer = Some(OwnAnswer::new(503, "no instance was picked"));
             return;

@@ -163,7 +163,7 @@ mod tests {
             for index in 0..weights.len() {
                 service.observe(index as u32, now, Outcome::ServerError, Duration::ZERO);
             }
-            service.any.headcount(now);
+            let _ = service.any.headcount(now);
             let ejected = service.instances.iter().filter(|i| i.vitals.health() == Health::Ejected).count();
             most = most.max(ejected);
         }
