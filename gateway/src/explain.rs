@@ -131,7 +131,7 @@ impl Way<'_> {
         self.into.tag = Some(chosen(service, assignment, &notes));
         let refusal = self.limits(route, position, assignment.subset, &view);
         match decide::locate(service, assignment.subset, Instant::now(), &mut notes) {
-            Ok(location) => self.choose_instance(position, location, assignment, view, &mut notes),
+            Ok(location) => self.choose_instance(position, &location, assignment, view, &mut notes),
             Err(unavailable) => {
                 let reason = format!("no subset can serve: {}", unavailable.reason.as_str());
                 self.into.answer = Some(OwnAnswer::new(503, reason));
@@ -151,7 +151,7 @@ impl Way<'_> {
     fn choose_instance<'s>(
         &mut self,
         position: usize,
-        location: Location<'s>,
+        location: &Location<'s>,
         assignment: Assignment,
         view: RequestView<'s>,
         notes: &mut Notes,
@@ -163,7 +163,7 @@ impl Way<'_> {
         let (bucket, now) = (assignment.bucket, Instant::now());
         let attempt = Attempt { request: view, bucket, tried: &[], now };
         let side = &self.generation.services[position];
-        let (picked, panicked) = guarded::explained(side, &location, traffic, attempt, &mut self.rng, notes);
+        let (picked, panicked) = guarded::explained(side, location, traffic, attempt, &mut self.rng, notes);
         let Some(instance) = picked else {
             self.into.answer = Some(OwnAnswer::new(503, "no instance was picked"));
             return;

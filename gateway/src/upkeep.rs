@@ -14,6 +14,7 @@ use crate::conf::Routing;
 use crate::control::generation::Generation;
 use crate::pool::keeper::{Keeper, TICK};
 use crate::telemetry::metrics::Metrics;
+use serin_core::instance::Health;
 
 /// Health checks and connection pools.
 pub struct Upkeep {
@@ -74,7 +75,7 @@ pub fn observe(generation: &Generation) {
     for (service, side) in generation.core.services.iter().zip(&generation.services) {
         let cells = service.instances.iter().zip(&side.metrics.instances).zip(&side.pools);
         for ((instance, metrics), pool) in cells {
-            metrics.health.set(i64::from(instance.vitals.health() == serin_core::instance::Health::Healthy));
+            metrics.health.set(i64::from(instance.vitals.health() == Health::Healthy));
             let (open, used) = pool.connections();
             metrics.connections_open.set(i64::try_from(open).unwrap_or(i64::MAX));
             metrics.connections_used.set(i64::try_from(used).unwrap_or(i64::MAX));

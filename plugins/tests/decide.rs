@@ -143,6 +143,9 @@ fn explaining_changes_nothing() {
 fn a_decision_allocates_nothing() {
     for (routes, instances) in [(10, 3), (10_000, 1_000)] {
         let snapshot = snapshot(routes, instances);
+        // Somebody is out, and somebody else is weak.
+        snapshot.services[0].instances[0].vitals.set_checked(false);
+        snapshot.services[0].instances[1].vitals.set_load_share(0.5);
         let headers = headers(&[("x-user-id", "user-1"), ("accept", "*/*")]);
         let (mut rng, now) = (rng(), Instant::now());
         let mut once = || {

@@ -2,7 +2,7 @@
 //! recover, while the real decisions, outlier detection, breakers and the retry budget work on them. What must hold
 //! holds in each. A life that breaks a promise names its seed: `SERIN_SEED=17 cargo test --test simulation`.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "tests may panic in their helpers as well")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests may panic in their helpers as well")]
 
 mod common;
 
@@ -254,7 +254,7 @@ impl Life {
             State::Errors => (Outcome::Success, quick),
             State::Refuses => (Outcome::Local, 1),
             State::Hangs => (Outcome::Local, 500),
-            State::Flaps if self.at / 500 % 2 == 0 => (Outcome::Local, 1),
+            State::Flaps if (self.at / 500).is_multiple_of(2) => (Outcome::Local, 1),
             State::Flaps => (Outcome::Success, quick),
         }
     }

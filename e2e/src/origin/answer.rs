@@ -57,6 +57,10 @@ pub(super) async fn answer(state: &State, sni: Option<&str>, request: Request<In
         Behaviour::Trailers => Ok(trailers()),
         Behaviour::WebSocket => Ok(websocket(request)),
         Behaviour::Bytes(length) => Ok(bytes(length)),
+        Behaviour::Grpc { status, in_head } => {
+            drain(request).await?;
+            Ok(grpc(status, in_head))
+        }
         Behaviour::Sink => {
             let received = drain(request).await?;
             Ok(json_reply(StatusCode::OK, &json!({"name": state.name, "received": received})))
@@ -71,6 +75,8 @@ fn by_path(path: &str) -> Behaviour {
         ("status", code) => Behaviour::Status(code.parse().unwrap()),
         ("delay", ms) => Behaviour::Delay(Duration::from_millis(ms.parse().unwrap())),
         ("bytes", length) => Behaviour::Bytes(length.parse().unwrap()),
+        ("grpc", code) => Behaviour::Grpc { status: code.parse().unwrap(), in_head: false },
+        ("grpc-head", code) => Behaviour::Grpc { status: code.parse().unwrap(), in_head: true },
         (_, "hold") => Behaviour::Hold,
         (_, "reset") => Behaviour::Reset,
         (_, "sse") => Behaviour::Sse,
@@ -142,6 +148,20 @@ fn echo(request: Request<Incoming>) -> Response<Body> {
     if let Some(kind) = kind {
         reply.headers_mut().insert(CONTENT_TYPE, kind);
     }
+    reply
+}
+
+fn grpc(status: u8, in_head: bool) -> Response<Body> {
+    let said = HeaderMap::from_iter([("grpc-status".parse().unwrap(), HeaderValue::from(u16::from(status)))]);
+    let mut reply = if in_head {
+        let mut reply = Response::new(full(""));
+        *reply.headers_mut() = said;
+        reply
+    } else {
+        let frames = [frame(Bytes::from_static(&[0, 0, 0, 0, 0])), Ok(Frame::trailers(said))];
+        Response::new(StreamBody::new(stream::iter(frames)).boxed_unsync())
+    };
+    reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     reply
 }
 

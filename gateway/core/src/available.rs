@@ -107,7 +107,7 @@ impl Available {
             return false;
         }
         let all = self.steps[LEVELS - 1].load(Relaxed);
-        let drawn = (u128::from(rng.next_u64()) * u128::from(all) >> 64) as u64;
+        let drawn = ((u128::from(rng.next_u64()) * u128::from(all)) >> 64) as u64;
         let bound = self.steps.partition_point(|step| step.load(Relaxed) <= drawn) + 1;
         if bound <= usize::from(self.weakest.load(Relaxed)) {
             return false;

@@ -127,14 +127,14 @@ struct State {
 }
 
 enum Calls {
-    Time(Rolling<3>),
+    Time(Box<Rolling<3>>),
     Latest { of: usize, calls: VecDeque<[u64; 3]>, sums: [u64; 3] },
 }
 
 impl Calls {
     fn new(window: CallWindow, now: Instant) -> Self {
         match window {
-            CallWindow::Time(length) => Self::Time(Rolling::new(now, length)),
+            CallWindow::Time(length) => Self::Time(Box::new(Rolling::new(now, length))),
             CallWindow::Calls(of) => {
                 let of = of.max(1) as usize;
                 Self::Latest { of, calls: VecDeque::with_capacity(of), sums: [0; 3] }

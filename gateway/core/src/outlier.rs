@@ -303,7 +303,7 @@ pub(crate) mod tests {
     #[test]
     fn degraded_before_ejected() {
         let by_share = OutlierPolicy { consecutive_5xx: None, consecutive_local: None, ..policy() };
-        let off = OutlierPolicy { success_rate: None, failure_percentage: None, ..by_share.clone() };
+        let off = OutlierPolicy { success_rate: None, failure_percentage: None, ..by_share };
         let cases = [
             (policy(), "ee", None, false),
             (policy(), "eee", None, true),

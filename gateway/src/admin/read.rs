@@ -94,11 +94,11 @@ pub(super) fn is_verbose(query: Option<&str>) -> bool {
 pub(super) async fn metrics(Extract(state): Extract<State>) -> Result<Response, ApiError> {
     let (current, now) = (state.control.current(), Instant::now());
     crate::limits::look(&current);
-    upkeep::observe(&current);
-    count_missed(&state, &current);
     for (service, side) in current.core.services.iter().zip(&current.services) {
         side.metrics.guard.refresh(service, now);
     }
+    upkeep::observe(&current);
+    count_missed(&state, &current);
     let text = state.control.metrics().render();
     let text = text.map_err(|error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
     Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response())

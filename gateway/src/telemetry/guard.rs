@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 use serin_core::breaker::{OnTurn, Phase};
 use serin_core::guard::Events;
-use serin_core::instance::{Health, Instance};
+use serin_core::instance::Instance;
 use serin_core::outlier::Cause;
 use serin_core::snapshot::Service;
 
@@ -17,7 +17,6 @@ pub struct GuardFamilies {
     ejections: IntCounterVec,
     ejections_refused: IntCounterVec,
     degraded: IntCounterVec,
-    healthy: IntGaugeVec,
     breaker: IntGaugeVec,
     turns: IntCounterVec,
     panic: IntCounterVec,
@@ -52,7 +51,6 @@ impl GuardFamilies {
                 &["service"],
             )?,
             degraded: counters(names::DEGRADED, "Times an instance became degraded.", &["service", "instance"])?,
-            healthy: gauges(names::HEALTHY, "1 while an instance may take traffic.", &["service", "instance"])?,
             breaker: gauges(
                 names::BREAKER,
                 "State of a breaker: 0 closed, 1 half open, 2 open.",
@@ -70,6 +68,15 @@ impl GuardFamilies {
                 &["service"],
             )?,
         })
+    }
+
+    /// Drops the series of an instance that left a service.
+    pub fn forget_instance(&self, service: &str, instance: &str) {
+        // What is not there need not be dropped.
+        for cause in Cause::ALL {
+            let _ = self.ejections.remove_label_values(&[service, instance, cause.as_str()]);
+        }
+        let _ = self.degraded.remove_label_values(&[service, instance]);
     }
 
     /// Counters and gauges of one service. Those of what is not configured are left out.
@@ -93,7 +100,6 @@ impl GuardFamilies {
                 .collect(),
             ejections_refused: self.ejections_refused.with_label_values(&[service]),
             degraded: judged.iter().map(|i| self.degraded.with_label_values(&[service, &**i])).collect(),
-            healthy: instances.iter().map(|i| self.healthy.with_label_values(&[service, &**i])).collect(),
             breaker: broken.iter().map(|s| self.breaker.with_label_values(&[service, s])).collect(),
             turns: broken
                 .iter()
@@ -114,7 +120,6 @@ pub struct GuardMetrics {
     ejections: Vec<[IntCounter; Cause::ALL.len()]>,
     ejections_refused: IntCounter,
     degraded: Vec<IntCounter>,
-    healthy: Vec<IntGauge>,
     breaker: Vec<IntGauge>,
     turns: Vec<[IntCounter; Phase::ALL.len()]>,
     panic: Vec<IntCounter>,
@@ -132,9 +137,8 @@ impl GuardMetrics {
 
     /// Brings the gauges up to date that time alone changes.
     pub fn refresh(&self, service: &Service, now: Instant) {
-        for (instance, cell) in service.instances.iter().zip(&self.healthy) {
+        for instance in service.instances.iter() {
             instance.vitals.settle(now);
-            cell.set(i64::from(instance.vitals.health() == Health::Healthy));
         }
         for (subset, cell) in service.subsets.iter().zip(&self.breaker) {
             cell.set(subset.breaker.as_ref().map_or(0, |breaker| breaker.phase() as i64));

@@ -309,6 +309,7 @@ impl Metrics {
             let _ = self.upstream.remove_label_values(&[service, instance, class]);
         }
         let _ = self.health.remove_label_values(&[service, instance]);
+        self.guards.forget_instance(service, instance);
         for state in [OPEN, USED] {
             let _ = self.connections.remove_label_values(&[service, instance, state]);
         }

@@ -44,8 +44,6 @@ pub const EJECTIONS: &str = "serin_ejections_total";
 pub const EJECTIONS_REFUSED: &str = "serin_ejections_refused_total";
 /// Times an instance became degraded.
 pub const DEGRADED: &str = "serin_degraded_total";
-/// 1 while an instance may take traffic.
-pub const HEALTHY: &str = "serin_instance_healthy";
 /// State of a breaker.
 pub const BREAKER: &str = "serin_breaker_state";
 /// Changes of a breaker's state.
