@@ -322,7 +322,7 @@ impl Life {
         let most = self.service.guards.outlier.as_ref().unwrap().max_ejection_percent as usize;
         for subset in &self.service.subsets {
             let weighted: Vec<_> = subset.pool.instances.iter().filter(|i| i.weight > 0).collect();
-            let ejected = weighted.iter().filter(|i| i.vitals.health() == Health::Ejected).count();
+            let ejected = weighted.iter().filter(|i| i.vitals.is_ejected()).count();
             let cap = (weighted.len() * most / 10_000).max(1);
             assert!(ejected <= cap, "{ejected} of {} in {} are ejected", weighted.len(), subset.name);
             assert!(ejected < weighted.len() || ejected == 0, "all of {} are ejected", subset.name);

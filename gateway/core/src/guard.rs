@@ -106,9 +106,8 @@ fn spares(pool: &Pool, index: u32, most: BasisPoints, now: Instant) -> bool {
     let cap = (total * u64::from(most) / 10_000).max(1);
     let (mut ejected, mut others) = (0, 0);
     for instance in pool.instances.iter().filter(|instance| instance.weight > 0 && instance.index != index) {
-        let health = instance.vitals.health();
-        ejected += u64::from(health == Health::Ejected);
-        others += u64::from(health == Health::Healthy);
+        ejected += u64::from(instance.vitals.is_ejected());
+        others += u64::from(instance.vitals.health() == Health::Healthy);
     }
     ejected < cap && others > 0
 }
@@ -164,7 +163,7 @@ mod tests {
                 service.observe(index as u32, now, Outcome::ServerError, Duration::ZERO);
             }
             let _ = service.any.headcount(now);
-            let ejected = service.instances.iter().filter(|i| i.vitals.health() == Health::Ejected).count();
+            let ejected = service.instances.iter().filter(|i| i.vitals.is_ejected()).count();
             most = most.max(ejected);
         }
         most

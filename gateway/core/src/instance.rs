@@ -189,6 +189,12 @@ impl Vitals {
         }
     }
 
+    /// Whether it is ejected, whatever its checks say.
+    #[must_use]
+    pub fn is_ejected(&self) -> bool {
+        self.ejected.load(Relaxed)
+    }
+
     /// Whether the instance passes its active checks, or has none.
     #[must_use]
     pub fn passes_checks(&self) -> bool {
