@@ -4,8 +4,8 @@ use std::fs::{self, File};
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::{LazyLock, Mutex};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -293,10 +293,18 @@ pub fn directory() -> TempDir {
     tempfile::tempdir().unwrap()
 }
 
-/// An address on which nothing listens now.
+/// An address on which nothing listens now, and that nobody else in this process is given. Its port is below those that
+/// the kernel gives to clients, one of which may otherwise take it before the gateway does.
+///
+/// # Panics
+/// If no port is free.
 #[must_use]
 pub fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    const PORTS: std::ops::Range<u16> = 10_000..32_000;
+    static NEXT: LazyLock<AtomicU32> = LazyLock::new(|| AtomicU32::new(std::process::id().wrapping_mul(997)));
+    let next = || PORTS.start + (NEXT.fetch_add(1, Relaxed) % PORTS.len() as u32) as u16;
+    let ports = std::iter::repeat_with(next).take(PORTS.len());
+    ports.map(|port| SocketAddr::from(([127, 0, 0, 1], port))).find(|a| TcpListener::bind(a).is_ok()).unwrap()
 }
 
 /// Replaces a file in one step, so that a watcher never sees half of it.
