@@ -76,9 +76,9 @@ def run_plain(args, report):
     results = rounds.compare(args.peers, args.rounds, args.seconds, False, say)
     versions = {name: peers.version(name) for name in results}
     report.add("plain", results, rounds.table(results, "Access logs off", versions))
-    for other, limit in (("bare", 1.10), ("envoy", 0.75)):
-        if "serin" in results and other in results:
-            report.bar(f"CPU per request, Serin / {other}", results["serin"]["ratio"][other], limit, "x")
+    for name, other, limit in (("serin", "bare", 1.10), ("serin", "envoy", 0.75), ("guarded", "bare", 1.15)):
+        if name in results and other in results:
+            report.bar(f"CPU per request, {name} / {other}", results[name]["ratio"][other], limit, "x")
     if "serin" in results:
         report.bar("what Serin lacks of the common rules", len(results["serin"]["missing"]), 0, "rules")
 
@@ -131,11 +131,11 @@ def prepare(args):
     if hard < 2 * scenarios.IDLE_CONNECTIONS + 1000:
         raise RuntimeError(f"needs {2 * scenarios.IDLE_CONNECTIONS + 1000} file descriptors; the hard limit is {hard}")
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    if "serin" in args.peers and not os.access(peers.SERIN, os.X_OK):
+    if {"serin", "guarded"} & set(args.peers) and not os.access(peers.SERIN, os.X_OK):
         if not args.no_gate:
             raise RuntimeError(f"{peers.SERIN} is not there: cargo build --profile dist -p serin, or set SERIN_BIN")
         say(f"{peers.SERIN} is not there: measuring without Serin")
-        args.peers.remove("serin")
+        args.peers = [name for name in args.peers if name not in ("serin", "guarded")]
     busy = max(runnable() for _ in range(50) if time.sleep(0.02) is None)
     note = f"\n**{busy} other tasks were running: take the figures with care, the ratios less so.**\n" if busy else ""
     if busy:

@@ -17,13 +17,15 @@ VENV = os.path.join(ROOT, ".tools", "venv-bench", "bin")
 SERIN = os.environ.get("SERIN_BIN", os.path.join(BIN, "serin"))
 
 ORIGINS = {"V1A": 19001, "V1B": 19002, "V2": 19003}
-PORTS = {"bare": 18001, "serin": 18002, "nginx": 18003, "haproxy": 18004, "envoy": 18005, "traefik": 18006}
-ADMIN = {"serin": 18102, "traefik": 18106}
+# `guarded` is Serin with everything on that keeps a service up.
+PORTS = {"bare": 18001, "serin": 18002, "nginx": 18003, "haproxy": 18004, "envoy": 18005, "traefik": 18006, "guarded": 18007}
+ADMIN = {"serin": 18102, "traefik": 18106, "guarded": 18107}
 NAMES = list(PORTS)
 
 # How each one writes a JSON line per request to @LOG_FILE@, and how it does not.
 LOGGING = {
     "serin": ("LOG", "telemetry: { access_log: { path: @LOG_FILE@, format: json } }", ""),
+    "guarded": ("LOG", "telemetry: { access_log: { path: @LOG_FILE@, format: json } }", ""),
     "nginx": ("ACCESS_LOG", "@LOG_FILE@ bench buffer=64k flush=1s", "off"),
     "haproxy": ("LOG", "log global", ""),
     "envoy": ("ACCESS_LOG", open(os.path.join(HERE, "peers", "envoy-log.yaml")).read().strip(), "[]"),
@@ -40,13 +42,17 @@ def start_origins(group, workdir):
 
 def start(group, name, workdir, logs=False, **override):
     """Starts a proxy with the rules in peers/, changed by `override`; its access log, if any, is in `log_file`."""
-    values = {"DIR": workdir, "PORT": PORTS[name], "ADMIN": ADMIN.get(name, 0), **ORIGINS, **override}
+    guards = read("guards.yaml") if name == "guarded" else ""
+    values = {"PORT": PORTS[name], "ADMIN": ADMIN.get(name, 0), "GUARDS": guards, **ORIGINS, **override}
     log_file = os.path.join(workdir, f"{name}.log")
     if name in LOGGING:
         key, on, off = LOGGING[name]
         values[key] = on.replace("@LOG_FILE@", log_file) if logs else off
+    workdir = values["DIR"] = os.path.join(workdir, name)
+    os.mkdir(workdir)
+    family = "serin" if name == "guarded" else name
     for template in os.listdir(os.path.join(HERE, "peers")):
-        if template.split(".")[0].split("-")[0] == name:
+        if template.split(".")[0].split("-")[0] == family:
             render(template, values, workdir)
     stdout = log_file if name == "haproxy" else None
     process = group.start(name, command(name, workdir), PROXY_CORE, PORTS[name], workdir, stdout, {"GOMAXPROCS": "1"})
@@ -65,9 +71,13 @@ def wait_routed(process, path="/api/users/42", seconds=10):
     connection.close()
 
 
-def render(template, values, workdir):
+def read(template):
     with open(os.path.join(HERE, "peers", template)) as file:
-        text = file.read()
+        return file.read()
+
+
+def render(template, values, workdir):
+    text = read(template)
     for key, value in values.items():
         text = text.replace(f"@{key}@", str(value))
     with open(os.path.join(workdir, template), "w") as file:
@@ -80,7 +90,7 @@ def command(name, workdir):
         case "bare":
             return [os.path.join(BIN, "bare"), f"127.0.0.1:{PORTS['bare']}",
                     *(f"127.0.0.1:{port}" for port in ORIGINS.values())]
-        case "serin":
+        case "serin" | "guarded":
             return [SERIN, "run", "--config", conf("serin.yaml")]
         case "nginx":
             return [find("nginx"), "-p", workdir, "-c", conf("nginx.conf"), "-e", "stderr"]
@@ -102,7 +112,7 @@ def find(binary):
 
 def version(name):
     """One line that says which build was measured."""
-    argv = {"nginx": [find("nginx"), "-v"], "haproxy": [find("haproxy"), "-v"], "serin": [SERIN, "--version"],
+    argv = {"nginx": [find("nginx"), "-v"], "haproxy": [find("haproxy"), "-v"], "serin": [SERIN, "--version"], "guarded": [SERIN, "--version"],
             "envoy": [os.path.join(VENV, "envoy"), "--version"], "traefik": [os.path.join(VENV, "traefik"), "version"]}
     if name not in argv:
         return "pingora 0.9.1"

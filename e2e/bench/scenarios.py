@@ -49,7 +49,7 @@ def start_serin(group, directory, routing, path="/api/users/42"):
     """Serin with another routing document and no version weights."""
     write(os.path.join(directory, "routing.yaml"), document(routing))
     write(os.path.join(directory, "traffic.yaml"), "revision: 1\n")
-    values = {"DIR": directory, "PORT": peers.PORTS["serin"], "ADMIN": peers.ADMIN["serin"], "LOG": ""}
+    values = {"DIR": directory, "PORT": peers.PORTS["serin"], "ADMIN": peers.ADMIN["serin"], "LOG": "", "GUARDS": ""}
     peers.render("serin.yaml", values, directory)
     bootstrap = os.path.join(directory, "serin.yaml")
     with open(bootstrap) as file:

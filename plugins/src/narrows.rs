@@ -13,7 +13,6 @@ pub mod exclude_tried;
 pub mod healthy;
 pub mod ip_family;
 pub mod labels;
-pub mod load_reports;
 pub mod warm;
 pub mod zone_affinity;
 
@@ -26,7 +25,6 @@ pub fn table() -> Table<dyn Narrowing> {
         .with::<healthy::Healthy>()
         .with::<ip_family::IpFamily>()
         .with::<labels::Labels>()
-        .with::<load_reports::LoadReports>()
         .with::<warm::Warm>()
         .with::<zone_affinity::ZoneAffinity>()
 }

@@ -145,7 +145,8 @@ fn a_decision_allocates_nothing() {
         let snapshot = snapshot(routes, instances);
         // Somebody is out, and somebody else is weak.
         snapshot.services[0].instances[0].vitals.set_checked(false);
-        snapshot.services[0].instances[1].vitals.set_load_share(0.5);
+        let far = Instant::now() + std::time::Duration::from_secs(3_600);
+        snapshot.services[0].instances[1].vitals.set_load_share(0.5, far);
         let headers = headers(&[("x-user-id", "user-1"), ("accept", "*/*")]);
         let (mut rng, now) = (rng(), Instant::now());
         let mut once = || {

@@ -290,6 +290,7 @@ mod tests {
     #[test]
     fn weak_instances_get_their_share_of_the_pool() {
         let start = Instant::now();
+        let far = start + Duration::from_secs(3_600);
         let cases: [&[(u32, f64)]; 8] = [
             &[(1, 1.0), (1, 1.0)],
             &[(1, 0.5), (1, 0.5)],
@@ -302,7 +303,7 @@ mod tests {
         ];
         for case in cases {
             let pool = pool(start, &case.iter().map(|(weight, _)| *weight).collect::<Vec<_>>());
-            pool.iter().zip(case).for_each(|(instance, (_, share))| instance.vitals.set_load_share(*share));
+            pool.iter().zip(case).for_each(|(instance, (_, share))| instance.vitals.set_load_share(*share, far));
             let got = shares(&Available::new(&pool), &pool, start);
             let all: f64 = case.iter().map(|(weight, share)| f64::from(*weight) * share).sum();
             for (got, (weight, share)) in got.iter().zip(case) {
@@ -315,9 +316,10 @@ mod tests {
     #[test]
     fn narrowed_to_weak_ones_the_stronger_of_them_gets_more() {
         let start = Instant::now();
+        let far = start + Duration::from_secs(3_600);
         let pool = pool(start, &[1, 1, 1]);
-        pool[1].vitals.set_load_share(0.4);
-        pool[2].vitals.set_load_share(0.1);
+        pool[1].vitals.set_load_share(0.4, far);
+        pool[2].vitals.set_load_share(0.1, far);
         let available = Available::new(&pool);
         available.look(&pool, start);
         let mut rng = StdRng::seed_from_u64(1);

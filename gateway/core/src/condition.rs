@@ -19,7 +19,8 @@ pub(crate) struct Condition {
     slow_start: Option<SlowStart>,
     came_back: bool,
     warm_since: Option<Instant>,
-    load_share: f64,
+    /// The part that the load it reports leaves it, and until when that holds.
+    load: Option<(f64, Instant)>,
     /// The share that was last told of as a change.
     told: f64,
     returned: bool,
@@ -68,7 +69,7 @@ impl Condition {
             slow_start: None,
             came_back: false,
             warm_since: None,
-            load_share: 1.0,
+            load: None,
             told: 1.0,
             returned: false,
         }
@@ -145,23 +146,33 @@ impl Condition {
         if warm_at.is_none_or(|at| at <= now) {
             self.warm_since = None;
         }
-        self.told = self.watch.share() * self.load_share;
-        let next = self.ejected.map(|(until, _)| until).into_iter().chain(warm_at.filter(|&at| at > now));
-        next.min()
+        self.load = self.load.filter(|(_, until)| *until > now);
+        self.told = self.share();
+        let until = [self.ejected.map(|(until, _)| until), self.load.map(|(_, until)| until)];
+        until.into_iter().flatten().chain(warm_at.filter(|&at| at > now)).min()
     }
 
     pub(crate) fn set_slow_start(&mut self, slow_start: Option<SlowStart>) -> bool {
         std::mem::replace(&mut self.slow_start, slow_start) != slow_start
     }
 
-    pub(crate) fn set_load_share(&mut self, share: f64) -> bool {
-        self.load_share = share.clamp(0.0, 1.0);
+    pub(crate) fn set_load_share(&mut self, share: f64, until: Instant) -> bool {
+        self.load = Some((share.clamp(0.0, 1.0), until));
         self.is_notable()
+    }
+
+    /// The part of its weight that is not a matter of time.
+    fn share(&self) -> f64 {
+        self.watch.share() * self.load.map_or(1.0, |(share, _)| share)
+    }
+
+    pub(crate) fn load_share(&self, now: Instant) -> f64 {
+        self.load.filter(|(_, until)| *until > now).map_or(1.0, |(share, _)| share)
     }
 
     /// Whether the weight has changed so much since it was last told that others should know. Degrading always does.
     fn is_notable(&mut self) -> bool {
-        let share = self.watch.share() * self.load_share;
+        let share = self.share();
         let notable = (share - self.told).abs() > NOTABLE * self.told || (share == 1.0) != (self.told == 1.0);
         if notable {
             self.told = share;
@@ -170,7 +181,7 @@ impl Condition {
     }
 
     pub(crate) fn factor(&self, now: Instant) -> f64 {
-        self.slow_start_share(now) * self.watch.share() * self.load_share
+        self.slow_start_share(now) * self.watch.share() * self.load_share(now)
     }
 
     fn slow_start_share(&self, now: Instant) -> f64 {
@@ -185,7 +196,7 @@ impl Condition {
             slow_start: self.slow_start_share(now),
             degraded: self.watch.is_degraded(),
             latency: self.watch.latency_share(),
-            load: self.load_share,
+            load: self.load_share(now),
             recent: self.watch.recent(now),
             ejections: self.ejections.count(now),
             ejected: self.ejected.map(|(until, cause)| (until.saturating_duration_since(now), cause)),

@@ -276,11 +276,17 @@ impl Vitals {
         self.changes.bump();
     }
 
-    /// The share of its weight that the load it reports leaves it, in 0..=1.
-    pub fn set_load_share(&self, share: f64) {
-        if self.condition().set_load_share(share) {
+    /// The share of its weight that the load it reports leaves it, in 0..=1, and until when that holds.
+    pub fn set_load_share(&self, share: f64, until: Instant) {
+        if self.condition().set_load_share(share, until) {
             self.changes.bump();
         }
+    }
+
+    /// The share of its weight that the load it reports leaves it at `now`; 1 without reports that hold.
+    #[must_use]
+    pub fn load_share(&self, now: Instant) -> f64 {
+        self.condition().load_share(now)
     }
 
     /// All that is known of its health and weight, for people to read.

@@ -37,9 +37,6 @@ pub struct Reported {
     /// Nanoseconds since `epoch` until which the report holds; 0 before the first.
     expires: AtomicU64,
     utilization: AtomicU64,
-    factor: AtomicU64,
-    /// Nanoseconds since `epoch` until which the factor holds.
-    factor_expires: AtomicU64,
     last: Mutex<Last>,
 }
 
@@ -58,14 +55,7 @@ impl Reported {
     /// Nothing yet of an instance that was first seen at `epoch`.
     #[must_use]
     pub fn new(epoch: Instant) -> Self {
-        Self {
-            epoch,
-            expires: AtomicU64::new(0),
-            utilization: AtomicU64::new(0),
-            factor: AtomicU64::new(1f64.to_bits()),
-            factor_expires: AtomicU64::new(0),
-            last: Mutex::default(),
-        }
+        Self { epoch, expires: AtomicU64::new(0), utilization: AtomicU64::new(0), last: Mutex::default() }
     }
 
     /// The last report and when it came; `None` if there is none that holds at `now`.
@@ -79,14 +69,6 @@ impl Reported {
     #[must_use]
     pub fn utilization(&self, now: Instant) -> Option<f64> {
         self.holds(now).then(|| f64::from_bits(self.utilization.load(Relaxed)))
-    }
-
-    /// The part of its weight that the instance has at `now` by the reports of all, in (0, 1]; 1 if nobody has reported
-    /// for so long that all reports have expired.
-    #[must_use]
-    pub fn factor(&self, now: Instant) -> f64 {
-        let holds = self.since_epoch(now) < self.factor_expires.load(Relaxed);
-        if holds { f64::from_bits(self.factor.load(Relaxed)) } else { 1.0 }
     }
 
     fn holds(&self, now: Instant) -> bool {
@@ -103,11 +85,6 @@ impl Reported {
         drop(last);
         self.utilization.store(report.utilization().to_bits(), Relaxed);
         self.expires.store(self.after(now, expire_after), Relaxed);
-    }
-
-    fn set_factor(&self, factor: f64, now: Instant, expire_after: Duration) {
-        self.factor.store(factor.to_bits(), Relaxed);
-        self.factor_expires.store(self.after(now, expire_after), Relaxed);
     }
 
     fn after(&self, now: Instant, span: Duration) -> u64 {
@@ -189,10 +166,11 @@ impl LoadBoard {
         let known = || weights.iter().flatten().copied();
         let (count, most) = (known().count(), known().fold(0.0, f64::max));
         let mean = known().sum::<f64>() / count.max(1) as f64;
+        let until = now.checked_add(self.policy.expire_after).unwrap_or(now);
         for (instance, weight) in instances.iter().zip(&weights) {
             let factor = if count < 2 { 1.0 } else { weight.unwrap_or(mean) / most };
             let factor = if factor.is_finite() { factor.clamp(LEAST_FACTOR, 1.0) } else { 1.0 };
-            instance.vitals.reported().set_factor(factor, now, self.policy.expire_after);
+            instance.vitals.set_load_share(factor, until);
         }
     }
 }
@@ -240,7 +218,7 @@ mod tests {
             }
         }
         let end = start + Duration::from_secs(12);
-        pool.iter().map(|instance| (instance.vitals.load_factor(end) * 1000.0).round() / 1000.0).collect()
+        pool.iter().map(|instance| (instance.vitals.load_share(end) * 1000.0).round() / 1000.0).collect()
     }
 
     #[test]
@@ -273,10 +251,10 @@ mod tests {
         for second in 0..9 {
             note(second, 0, 0.2);
             note(second, 1, 0.8);
-            assert_eq!(pool[1].vitals.load_factor(start + Duration::from_secs(second)), 1.0);
+            assert_eq!(pool[1].vitals.load_share(start + Duration::from_secs(second)), 1.0);
         }
         (9..13).for_each(|second| (0..2).for_each(|who| note(second, who, [0.2, 0.8][who])));
-        assert_eq!(pool[1].vitals.load_factor(start + Duration::from_secs(13)), 0.25);
+        assert_eq!(pool[1].vitals.load_share(start + Duration::from_secs(13)), 0.25);
     }
 
     #[test]
@@ -289,12 +267,12 @@ mod tests {
                 board.note(&pool, &instance.vitals, report(utilization, 100.0, 0.0), at(second));
             }
         }
-        assert_eq!((pool[1].vitals.load_factor(at(12)), pool[1].vitals.utilization(at(12))), (0.25, Some(0.8)));
+        assert_eq!((pool[1].vitals.load_share(at(12)), pool[1].vitals.utilization(at(12))), (0.25, Some(0.8)));
         board.note(&pool, &pool[0].vitals, report(0.2, 100.0, 0.0), at(180));
         board.note(&pool, &pool[2].vitals, report(0.2, 100.0, 0.0), at(180));
         assert_eq!(pool[1].vitals.utilization(at(191)), None);
         board.note(&pool, &pool[0].vitals, report(0.2, 100.0, 0.0), at(192));
-        assert_eq!(pool[1].vitals.load_factor(at(192)), 1.0, "the mean of the others");
+        assert_eq!(pool[1].vitals.load_share(at(192)), 1.0, "the mean of the others");
         assert!(pool[1].vitals.reported().report(at(192)).is_none());
     }
 
@@ -308,7 +286,7 @@ mod tests {
                 board.note(&pool, &instance.vitals, report(utilization, 100.0, 0.0), at(second));
             }
         }
-        assert_eq!(pool[1].vitals.load_factor(at(190)), 0.25);
-        assert_eq!(pool[1].vitals.load_factor(at(192)), 1.0);
+        assert_eq!(pool[1].vitals.load_share(at(190)), 0.25);
+        assert_eq!(pool[1].vitals.load_share(at(192)), 1.0);
     }
 }

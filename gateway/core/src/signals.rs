@@ -51,11 +51,4 @@ impl Vitals {
     pub fn utilization(&self, now: Instant) -> Option<f64> {
         self.signals().reported.get()?.utilization(now)
     }
-
-    /// The part of its weight that the instance has by the load reports of all, in (0, 1]; 1 without reports that
-    /// hold at `now`.
-    #[must_use]
-    pub fn load_factor(&self, now: Instant) -> f64 {
-        self.signals().reported.get().map_or(1.0, |reported| reported.factor(now))
-    }
 }

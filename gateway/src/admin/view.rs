@@ -323,7 +323,7 @@ fn instance(service: &Service, side: &ServiceSide, instance: &Instance, now: Ins
             rps: rounded(report.rps),
             eps: rounded(report.eps),
             age_ms: u64::try_from(now.saturating_duration_since(at).as_millis()).unwrap_or(u64::MAX),
-            factor: rounded(instance.vitals.load_factor(now)),
+            factor: rounded(instance.vitals.load_share(now)),
         }),
     }
 }

@@ -13,13 +13,11 @@ use rustls::pki_types::pem::PemObject;
 use serin_core::chain::ChainPlan;
 use serin_core::instance::{Instance, Vitals};
 use serin_core::load::{LoadBoard, LoadPolicy};
-use serin_core::plugin::Plugin;
 use serin_core::retry::{self, RetryPolicy};
 use serin_core::selfguard::{Budget, SelfGuard};
 use serin_core::snapshot::{Service, ServiceParts};
 use serin_core::subset::{self, FallbackReason};
 use serin_core::tag::{self, KeySource, TagRule};
-use serin_plugins::narrows::load_reports::LoadReports;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::route::{condition, path_match};
@@ -324,13 +322,8 @@ fn chain(workshop: &Workshop, conf: &conf::Service) -> Result<ChainPlan, String>
         Ok::<_, String>((link.name.as_str().into(), built))
     };
     let pick = catalogue.balancers.build(&last.name, last.conf.clone(), node);
-    let mut narrows = narrows.iter().map(narrow).collect::<Result<Vec<_>, _>>()?;
-    let thins = conf.load_reports.is_some_and(|reports| reports.weights);
-    if thins && !narrows.iter().any(|(name, _): &(Arc<str>, _)| **name == *LoadReports::NAME) {
-        narrows.push((LoadReports::NAME.into(), Arc::new(LoadReports)));
-    }
     Ok(ChainPlan {
-        narrows,
+        narrows: narrows.iter().map(narrow).collect::<Result<_, _>>()?,
         pick: (last.name.as_str().into(), pick.ok_or_else(|| unknown(&last.name))?.map_err(|e| e.to_string())?),
     })
 }
