@@ -28,8 +28,8 @@ WORK_MS = 5
 class World:
     """Three instances of v1, a canary that gets a tenth, and the gateway in front of them."""
 
-    def __init__(self, group, directory, gateway):
-        self.group, self.directory = group, directory
+    def __init__(self, group, directory, gateway, scenario):
+        self.group, self.directory, self.scenario = group, directory, scenario
         self.upstreams = {port: self.upstream(port, "v2" if port == V2 else "v1") for port in [*V1, V2]}
         self.gateway = self.start(gateway)
 
@@ -39,6 +39,7 @@ class World:
 
     def start(self, name):
         values = {"DIR": self.directory, "PORT": PORTS[name], "ADMIN": ADMIN.get(name, 0), "V2": V2,
+                  "CONCURRENCY": read("concurrency-envoy.yaml") if self.scenario == "overload" else "",
                   **{f"V1{letter}": port for letter, port in zip("ABC", V1)}}
         for template in os.listdir(os.path.join(peers.HERE, "faults")):
             if template.startswith(name):
@@ -72,6 +73,11 @@ class World:
         self.upstreams[port] = self.upstream(port, "v1")
 
 
+def read(template):
+    with open(os.path.join(peers.HERE, "faults", template)) as file:
+        return file.read()
+
+
 def every(world, query):
     for port in [*V1, V2]:
         world.mode(port, query)
@@ -95,7 +101,7 @@ SCENARIOS = {
 def run(gateway, name):
     damage, rate, _ = SCENARIOS[name]
     with workdir() as directory, Group() as group:
-        world = World(group, directory, gateway)
+        world = World(group, directory, gateway, name)
         loop = Loop(world.gateway.port, rate, "/api/users/42", {"Host": HOST})
 
         async def act():
@@ -137,8 +143,9 @@ def table(results):
              "|---|---|---:|---:|---:|---:|---:|---:|"]
     for name, by_gateway in results.items():
         for gateway, r in by_gateway.items():
+            load = f"{r['upstream_load']:.2f}" if r["upstream_load"] else "-"
             lines.append(f"| {SCENARIOS[name][2]} | {gateway} | {r['failed']} of {r['requests']} | {r['failed_late']:.1%} | "
-                         f"{r['p50_ms']:.0f} | {r['p99_ms']:.0f} | {r['goodput']:.0f} | {f"{r['upstream_load']:.2f}" if r["upstream_load"] else "-"} |")
+                         f"{r['p50_ms']:.0f} | {r['p99_ms']:.0f} | {r['goodput']:.0f} | {load} |")
     return "\n".join(lines) + "\n"
 
 

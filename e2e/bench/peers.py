@@ -80,7 +80,7 @@ def render(template, values, workdir):
     text = read(template)
     for key, value in values.items():
         text = text.replace(f"@{key}@", str(value))
-    with open(os.path.join(workdir, template), "w") as file:
+    with open(os.path.join(workdir, os.path.basename(template)), "w") as file:
         file.write(text)
 
 

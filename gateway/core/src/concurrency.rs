@@ -3,8 +3,9 @@
 //! square root; beyond, it shrinks in proportion.
 //!
 //! Two things differ. In gradient2 the baseline is a long average of everything, which under lasting overload learns the
-//! queue. Here it learns only from windows that ran at half of the limit or less; if there is none for a while, the
-//! limit itself is halved for two windows to make one. And the limit doubles per window until the first sign of a queue,
+//! queue. Here it learns only from windows that ran at half of the limit or less and show no queue; if there is none for
+//! a while, the limit itself is halved for two windows to make one. A limit that is far above what makes a queue comes
+//! down to what is in flight at once. And the limit doubles per window until the first sign of a queue,
 //! as TCP does, so that a gateway that starts under load does not refuse for long.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -172,12 +173,17 @@ impl Gradient {
             self.probe = Probe::Looking;
             return;
         }
-        let idle = peak <= self.limit / 2.0;
+        let queued = self.baseline > 0.0 && latency > TOLERANCE * self.baseline;
+        let idle = peak <= self.limit / 2.0 && !queued;
         self.look(latency, probe == Probe::Looking || idle);
         if idle && failed < FAILURES {
             return;
         }
         if probe == Probe::No {
+            if queued {
+                // There is a queue with what is in flight: a limit above that says nothing.
+                self.limit = self.limit.min(peak).max(self.min);
+            }
             self.adjust(latency, failed);
         }
         self.since_look += 1;
