@@ -231,10 +231,11 @@ impl Target {
 /// Checks an instance again and again. The interval is from begin to begin, so that slow checks are no fewer.
 async fn keep_checking(target: Arc<Target>, prober: Arc<Prober>) {
     let interval = target.key.check.interval.duration();
-    let mut next = tokio::time::Instant::now() + check::first_delay(interval, rand::random());
+    let due = |delay| prober.began + check::on_tick(prober.began.elapsed() + delay, interval);
+    let mut next = due(check::first_delay(interval, rand::random()));
     loop {
         tokio::time::sleep_until(next).await;
-        next = tokio::time::Instant::now() + check::next_delay(interval, rand::random());
+        next = due(check::next_delay(interval, rand::random()));
         // Boxed, so that a checker that waits is small.
         target.note(Box::pin(prober.probe(&target.key, &target.peer)).await);
     }

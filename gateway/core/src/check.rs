@@ -66,6 +66,18 @@ pub fn next_delay(interval: Duration, unit: f64) -> Duration {
     interval.mul_f64(0.9 + 0.2 * unit.clamp(0.0, 1.0))
 }
 
+/// A time that a check is due at, put off to the next tick of 100 ms that all checks share: to wake up once for twenty of
+/// them costs little more than for one. Intervals of less than a second are kept as they are.
+#[must_use]
+pub fn on_tick(due: Duration, interval: Duration) -> Duration {
+    const TICK: Duration = Duration::from_millis(100);
+    if interval < 10 * TICK {
+        return due;
+    }
+    let ticks = due.as_nanos().div_ceil(TICK.as_nanos());
+    TICK * u32::try_from(ticks).unwrap_or(u32::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -73,6 +85,16 @@ mod tests {
     use super::*;
 
     const THREE_TWO: Thresholds = Thresholds { unhealthy_after: 3, healthy_after: 2 };
+
+    #[test]
+    fn checks_share_ticks() {
+        let ms = Duration::from_millis;
+        for (due, interval, at) in
+            [(0, 5_000, 0), (1, 5_000, 100), (100, 1_000, 100), (101, 1_000, 200), (101, 999, 101)]
+        {
+            assert_eq!(on_tick(ms(due), ms(interval)), ms(at), "{due} {interval}");
+        }
+    }
 
     #[test]
     fn results_in_a_row_change_the_state() {

@@ -81,10 +81,17 @@ impl From<Box<Error>> for Reason {
 }
 
 /// Makes checks.
-#[derive(Default)]
 pub struct Prober {
+    /// What the ticks of checks are counted from.
+    pub(super) began: tokio::time::Instant,
     /// Made when it is first needed: it reads the system's authorities.
     connector: OnceLock<Connector>,
+}
+
+impl Default for Prober {
+    fn default() -> Self {
+        Self { began: tokio::time::Instant::now(), connector: OnceLock::new() }
+    }
 }
 
 /// An answer as far as checks read it.
@@ -182,7 +189,11 @@ impl Prober {
 
 async fn tcp(key: &Key) -> Result<(), Reason> {
     match tokio::net::TcpStream::connect(key.address).await {
-        Ok(_) => Ok(()),
+        Ok(stream) => {
+            // Closed at once, without a farewell and what it leaves behind, as HAProxy does.
+            let _ = stream.set_zero_linger();
+            Ok(())
+        }
         Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => Err(Reason::Refused),
         Err(_) => Err(Reason::Unreachable),
     }
