@@ -1,19 +1,25 @@
 #!/bin/sh
-# Installs the peers of the end-to-end tests (Python's grpcio and websockets) into .tools/venv. Does nothing if they are there.
+# Installs the peers of the end-to-end tests (Python's grpcio and websockets) into .tools/venv, and libfaketime, which
+# shifts the clock of a process. Does nothing if they are there.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 venv="$here/../.tools/venv"
 wanted="$here/python/requirements.txt"
 stamp="$venv/installed.txt"
 
+sudo=$(command -v sudo || true)
+[ "$(id -u)" = 0 ] && sudo=
+if ! ls /usr/lib/*/faketime/libfaketime.so.1 >/dev/null 2>&1; then
+    echo "e2e peers: installing libfaketime"
+    $sudo apt-get update -q
+    $sudo apt-get install -y -q libfaketime
+fi
 if cmp -s "$wanted" "$stamp"; then
     echo "e2e peers: present"
     exit 0
 fi
 if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
     echo "e2e peers: installing python3-venv"
-    sudo=$(command -v sudo || true)
-    [ "$(id -u)" = 0 ] && sudo=
     $sudo apt-get update -q
     $sudo apt-get install -y -q python3-venv
 fi

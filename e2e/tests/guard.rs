@@ -165,6 +165,25 @@ async fn a_canary_that_fails_altogether_is_hardly_noticed() {
 }
 
 #[tokio::test]
+async fn a_canary_of_one_is_ejected_by_its_traffic_and_falls_back() {
+    let world = World::with(&["v1-a", "v2-a"], |conf| {
+        conf.weights(&[("v1", "50%"), ("v2", "50%")]);
+        conf.service("users")["outlier_detection"] = json!({"consecutive_5xx": 3, "base_ejection": "1s"});
+    })
+    .await;
+    world.origin("v2-a").set(Behaviour::Status(500));
+    let ledger = load(&world);
+    until_health(&world, "v2-a", "ejected").await;
+    let (_, failed) = ledger.failed_of_next(100).await;
+    assert!(failed <= 3, "{failed} of 100 failed beside an ejected canary");
+    let metrics = world.gateway.metrics().await;
+    assert!(metrics.sum("serin_fallbacks_total", &["subset=\"v2\"", "reason=\"all_unhealthy\""]) > 0.0);
+    world.origin("v2-a").set(Behaviour::Describe);
+    until_health(&world, "v2-a", "healthy").await;
+    ledger.over.store(true, Relaxed);
+}
+
+#[tokio::test]
 async fn an_open_breaker_without_a_fallback_says_when_to_come_back_and_survives_a_reload() {
     let world = World::with(&["v1-a"], |conf| {
         all_v1(conf);

@@ -46,7 +46,7 @@ use rand::{Rng, SeedableRng};
 use serin_core::retry::Failure;
 use serin_core::tag::Trust;
 
-use self::ctx::Ctx;
+use self::ctx::{Answered, Ctx};
 use self::headers::ForwardingHeaders;
 use crate::connection::is_at;
 use crate::control::generation::Generation;
@@ -174,8 +174,11 @@ impl ProxyHttp for Edge {
         _session: &mut Session,
         body: &mut Option<Bytes>,
         end_of_stream: bool,
-        _ctx: &mut Ctx,
+        ctx: &mut Ctx,
     ) -> Result<()> {
+        if let Some(answered) = &mut ctx.answered {
+            failure::discard(body, end_of_stream, answered)?;
+        }
         // An empty last DATA frame would write the terminator of a chunked body twice (pingora issue 935).
         if end_of_stream && body.as_ref().is_some_and(Bytes::is_empty) {
             *body = None;
@@ -225,6 +228,9 @@ impl ProxyHttp for Edge {
 
     async fn response_filter(&self, session: &mut Session, response: &mut ResponseHeader, ctx: &mut Ctx) -> Result<()> {
         let informational = response.status.is_informational() && response.status != StatusCode::SWITCHING_PROTOCOLS;
+        if !informational && failure::ends_with_its_head(response) {
+            answered(session, ctx);
+        }
         let Some((route, service)) = ctx.chosen().filter(|_| !informational) else { return Ok(()) };
         headers::edit_response(response, |headers| {
             if let Some(id) = ctx.upstream.as_ref().and_then(|upstream| upstream.assignment.issue) {
@@ -243,13 +249,16 @@ impl ProxyHttp for Edge {
 
     fn response_body_filter(
         &self,
-        _session: &mut Session,
+        session: &mut Session,
         _body: &mut Option<Bytes>,
         end_of_stream: bool,
         ctx: &mut Ctx,
     ) -> Result<Option<Duration>> {
         if !end_of_stream && ctx.time_left(Instant::now()).is_some_and(|left| left.is_zero()) {
             return Err(Error::explain(ErrorType::ReadTimedout, "the request took too long").into_up());
+        }
+        if end_of_stream {
+            answered(session, ctx);
         }
         Ok(None)
     }
@@ -356,6 +365,13 @@ impl Edge {
         let Some((_, accepts)) = here else { return Ok(()) };
         let fine = if session.is_http2() { accepts.h2c } else { accepts.http1 };
         if fine { Ok(()) } else { Error::e_explain(ErrorType::HTTPStatus(400), "not a protocol of this listener") }
+    }
+}
+
+/// Notes that the response is complete, which ends an upload that is still under way.
+fn answered(session: &mut Session, ctx: &mut Ctx) {
+    if !session.is_body_done() && !session.was_upgraded() {
+        ctx.answered.get_or_insert_with(|| Answered { at: Instant::now(), lost: false });
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::breaker::Breaker;
-use crate::instance::{Health, Instance};
+use crate::instance::Instance;
 use crate::outlier::{Cause, Outcome, OutlierPolicy};
 use crate::retry::{Backoff, RetryBudget};
 use crate::slow_start::SlowStart;
@@ -100,16 +100,14 @@ impl Service {
     }
 }
 
-/// Whether a pool can do without one instance more: within the cap, and with a healthy one left.
+/// Whether one instance more may be taken out of a pool: within the cap, which is one at least. Where that leaves none, a
+/// fallback or panic serves.
 fn spares(pool: &Pool, index: u32, most: BasisPoints, now: Instant) -> bool {
     let total = u64::from(pool.headcount(now).total);
     let cap = (total * u64::from(most) / 10_000).max(1);
-    let (mut ejected, mut others) = (0, 0);
-    for instance in pool.instances.iter().filter(|instance| instance.weight > 0 && instance.index != index) {
-        ejected += u64::from(instance.vitals.is_ejected());
-        others += u64::from(instance.vitals.health() == Health::Healthy);
-    }
-    ejected < cap && others > 0
+    let others = pool.instances.iter().filter(|instance| instance.weight > 0 && instance.index != index);
+    let ejected = others.filter(|instance| instance.vitals.is_ejected()).count() as u64;
+    ejected < cap
 }
 
 #[cfg(test)]
@@ -174,13 +172,13 @@ mod tests {
         let cases: [(&[u32], BasisPoints, usize); 9] = [
             (&[1, 1, 1], 6_700, 2),
             (&[1, 1, 1], 3_000, 1),
-            (&[1, 1, 1], 10_000, 2),
+            (&[1, 1, 1], 10_000, 3),
             (&[1, 1, 1], 0, 1),
             (&[1; 10], 3_000, 3),
             (&[1; 10], 3_900, 3),
-            (&[1], 10_000, 0),
-            (&[1, 0], 10_000, 1), // the one without a weight may go, the other not
-            (&[1, 1], 10_000, 1),
+            (&[1], 3_000, 1),
+            (&[1, 0], 10_000, 2), // the one without a weight is none of those that are counted
+            (&[1, 1], 5_000, 1),
         ];
         for (weights, percent, most) in cases {
             assert_eq!(ejected_at_most(weights, percent), most, "{weights:?} {percent}");

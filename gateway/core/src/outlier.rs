@@ -58,7 +58,7 @@ pub struct OutlierPolicy {
     pub base_ejection: Duration,
     /// Longest ejection.
     pub max_ejection: Duration,
-    /// Share of a subset that may be ejected at once, rounded down but at least one instance, and never all.
+    /// Share of a subset that may be ejected at once, rounded down but at least one instance.
     pub max_ejection_percent: BasisPoints,
 }
 

@@ -45,6 +45,8 @@ pub struct Ctx {
     pub mark: Instant,
     /// Status of an answer by the gateway itself.
     pub replied: Option<u16>,
+    /// Set when the upstream's response ended before the request did.
+    pub answered: Option<Answered>,
     /// What went wrong.
     pub error: Option<&'static str>,
     /// Name of the rate limit that refused it.
@@ -55,6 +57,14 @@ pub struct Ctx {
     pub permit: Option<concurrency::Permit>,
     /// When it may be worth to ask again, for an answer of 503.
     pub retry_after: Option<Duration>,
+}
+
+/// A request that goes on after its response.
+pub struct Answered {
+    /// When the response ended.
+    pub at: Instant,
+    /// Whether some of the request was not passed on.
+    pub lost: bool,
 }
 
 /// The part of a request that goes to a service.
@@ -75,8 +85,8 @@ pub struct Upstream {
     pub lease: Lease,
     /// The attempt's place in the breaker of its subset.
     pub permit: Option<breaker::Permit>,
-    /// Latency of a head whose trailers will say how the call went (gRPC).
-    pub awaits_trailers: Option<Duration>,
+    /// What has yet to come for an attempt with a good head to be a success, and the latency of the head.
+    pub proof: Option<(Proof, Duration)>,
     /// When the attempt began.
     pub attempt_start: Instant,
     /// Status of the upstream's response.
@@ -87,6 +97,15 @@ pub struct Upstream {
     pub stream: bool,
     /// The time that a client gives its gRPC call.
     pub grpc_timeout: Option<Duration>,
+}
+
+/// What makes a success of an attempt with a good head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proof {
+    /// The whole body.
+    Body,
+    /// Trailers that say so (gRPC).
+    Trailers,
 }
 
 impl Default for Ctx {
@@ -106,6 +125,7 @@ impl Default for Ctx {
             request_id: RequestId::Random([b'0'; 32]),
             decision: Duration::ZERO,
             replied: None,
+            answered: None,
             error: None,
             limited_by: None,
             rate_limit: None,

@@ -2,13 +2,14 @@
 
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::proxy::Session;
 use pingora::{Error, ErrorSource, ErrorType};
 use serin_core::retry::Failure;
 
-use super::ctx::Ctx;
+use super::ctx::{Answered, Ctx};
 use super::reply::{self, Reply};
 
 /// Latency that a failure counts as, unless the first-byte timeout is shorter.
@@ -21,6 +22,11 @@ pub const UNAVAILABLE: &str = "No instance can take the request.";
 const BUSY: &str = "All connections are in use.";
 /// An attempt that found its instance's pool full, as an error and in logs.
 pub const OVERFLOW: &str = "overflow";
+/// An upload that goes on after its answer, as an error and in logs.
+const ANSWERED: &str = "answered_early";
+/// How long such an upload is taken in: closing at once would reset the connection, and with it what the client has not
+/// read of the answer (RFC 9112 section 9.6).
+const LINGER: Duration = Duration::from_millis(500);
 /// When a client that was turned away may come back, in seconds.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
 
@@ -75,6 +81,23 @@ pub fn verdict(session: &Session, ctx: &Ctx, error: &Error, reused: bool) -> boo
     retries(session, ctx, failure)
 }
 
+/// Takes in a piece of an upload that goes on after its answer. Unless it is the last one, the upstream gets no more, and
+/// so its connection is not used again.
+///
+/// # Errors
+/// When the upload has had its time, or ends without having reached the upstream as a whole.
+pub fn discard(body: &mut Option<Bytes>, end_of_stream: bool, answered: &mut Answered) -> pingora::Result<()> {
+    if end_of_stream && !answered.lost {
+        return Ok(());
+    }
+    if end_of_stream || answered.at.elapsed() > LINGER {
+        return Error::e_explain(ErrorType::Custom(ANSWERED), "the answer came before the end of the request");
+    }
+    answered.lost = true;
+    *body = Some(Bytes::new());
+    Ok(())
+}
+
 /// The name of an error in logs and metrics: one of a closed list.
 #[must_use]
 pub fn name(error: &Error) -> &'static str {
@@ -84,6 +107,7 @@ pub fn name(error: &Error) -> &'static str {
         E::HTTPStatus(400) => "bad_request",
         E::HTTPStatus(503) => "unavailable",
         E::Custom(OVERFLOW) => OVERFLOW,
+        E::Custom(ANSWERED) => ANSWERED,
         E::HTTPStatus(_) => "refused",
         E::ConnectTimedout | E::TLSHandshakeTimedout => "connect_timeout",
         E::ConnectRefused | E::ConnectNoRoute | E::ConnectError | E::ConnectProxyFailure | E::BindError => {
@@ -132,6 +156,13 @@ pub async fn answer(session: &mut Session, ctx: &Ctx, error: &Error) -> u16 {
     // A client that is gone by now needs no answer.
     let _ = reply.with_retry_after(ctx.retry_after).send(session).await;
     status.as_u16()
+}
+
+/// Whether a response has no body.
+#[must_use]
+pub fn ends_with_its_head(head: &ResponseHeader) -> bool {
+    let empty = head.headers.get(header::CONTENT_LENGTH).is_some_and(|length| length == "0");
+    empty || matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
 }
 
 /// Whether a client asks for server-sent events, which are a stream.

@@ -7,36 +7,43 @@ use pingora::http::ResponseHeader;
 use pingora::{Error, ErrorSource, ErrorType};
 use serin_core::outlier::Outcome;
 
-use super::ctx::{Ctx, Upstream};
+use super::ctx::{Ctx, Proof, Upstream};
 use super::{Edge, with_rng};
 
 /// Where gRPC says how a call went: in the trailers, or in the head if there is no body.
 const GRPC_STATUS: &str = "grpc-status";
 
 impl Edge {
-    /// The head of a response. A gRPC call that will have trailers is judged by those.
+    /// The head of a response. A good one has yet to be followed by a whole body, or a gRPC call's by good trailers;
+    /// streams, which may go on for hours, are judged by their head.
     pub(super) fn judge_head(&self, ctx: &mut Ctx, head: &ResponseHeader) {
         let now = Instant::now();
         let latency = since_start(ctx, now);
         let status = head.status.as_u16();
         let outcome = match head.headers.get(GRPC_STATUS) {
             Some(grpc) => grpc_outcome(grpc),
-            None if status == 200 && is_grpc(head) => {
-                if let Some(upstream) = &mut ctx.upstream {
-                    upstream.awaits_trailers = Some(latency);
-                }
-                return;
-            }
+            None if status == 200 && is_grpc(head) => return await_proof(ctx, Proof::Trailers, latency),
             None => Outcome::of_status(status),
         };
+        let stream = ctx.upstream.as_ref().is_none_or(|upstream| upstream.stream);
+        if outcome == Outcome::Success && !stream {
+            return await_proof(ctx, Proof::Body, latency);
+        }
         judge(ctx, now, outcome, latency);
     }
 
     /// The trailers of a response.
     pub(super) fn judge_trailers(&self, ctx: &mut Ctx, trailers: &HeaderMap) {
-        let Some(latency) = ctx.upstream.as_mut().and_then(|upstream| upstream.awaits_trailers.take()) else { return };
+        let Some(latency) = take_proof(ctx, Proof::Trailers) else { return };
         let outcome = trailers.get(GRPC_STATUS).map_or(Outcome::ServerError, grpc_outcome);
         judge(ctx, Instant::now(), outcome, latency);
+    }
+
+    /// The end of a request whose response did not break off.
+    pub(super) fn judge_end(&self, ctx: &mut Ctx) {
+        if let Some(latency) = take_proof(ctx, Proof::Body) {
+            judge(ctx, Instant::now(), Outcome::Success, latency);
+        }
     }
 
     /// No connection was made.
@@ -55,7 +62,11 @@ impl Edge {
         let timeout = matches!(error.etype(), ErrorType::ReadTimedout | ErrorType::WriteTimedout);
         let race = reused && !has_head && !timeout && !matches!(error.etype(), ErrorType::H2Error);
         let out_of_time = timeout && has_head && ctx.time_left(now).is_some_and(|left| left.is_zero());
-        if *error.esource() == ErrorSource::Upstream && !answered && !race && !out_of_time {
+        let upstream = *error.esource() == ErrorSource::Upstream;
+        if let (true, Some(chosen)) = (upstream, &mut ctx.upstream) {
+            chosen.proof = None;
+        }
+        if upstream && !answered && !race && !out_of_time {
             judge(ctx, now, Outcome::Local, since_start(ctx, now));
         }
         if !has_head || answered {
@@ -86,10 +97,20 @@ fn judge(ctx: &mut Ctx, now: Instant, outcome: Outcome, latency: Duration) {
     }
 }
 
+fn await_proof(ctx: &mut Ctx, proof: Proof, latency: Duration) {
+    if let Some(upstream) = &mut ctx.upstream {
+        upstream.proof = Some((proof, latency));
+    }
+}
+
+fn take_proof(ctx: &mut Ctx, wanted: Proof) -> Option<Duration> {
+    ctx.upstream.as_mut()?.proof.take_if(|(proof, _)| *proof == wanted).map(|(_, latency)| latency)
+}
+
 /// The attempt is over: it takes up no place any more.
 fn let_go(ctx: &mut Ctx) {
-    if let Some(Upstream { flight, permit, awaits_trailers, .. }) = &mut ctx.upstream {
-        (*flight, *permit, *awaits_trailers) = (None, None, None);
+    if let Some(Upstream { flight, permit, proof, .. }) = &mut ctx.upstream {
+        (*flight, *permit, *proof) = (None, None, None);
     }
 }
 

@@ -55,6 +55,7 @@ impl Edge {
         let status = session.response_written().map_or(ctx.replied.unwrap_or(0), |response| response.status.as_u16());
         let duration = ctx.start.elapsed();
         ctx.permit = None;
+        self.judge_end(ctx);
         let served = ctx.upstream.as_mut().map(|upstream| {
             upstream.lease = Lease::default();
             (upstream.flight, upstream.permit) = (None, None);

@@ -80,7 +80,7 @@ impl Edge {
             flight: None,
             lease: Lease::default(),
             permit: None,
-            awaits_trailers: None,
+            proof: None,
             attempt_start: ctx.start,
             status: None,
             upgrade,
@@ -141,7 +141,7 @@ impl Edge {
             upstream.lease = Lease::default();
             upstream.flight = Some(flight);
             upstream.permit = permit;
-            upstream.awaits_trailers = None;
+            upstream.proof = None;
             upstream.attempt_start = now;
         }
         Ok(index)

@@ -176,7 +176,7 @@ impl Events for GuardMetrics {
     fn ejection_refused(&self, instance: &Instance, cause: Cause) {
         self.ejections_refused.inc();
         let (service, instance, cause) = (&*self.service, instance.address, cause.as_str());
-        tracing::warn!(service, %instance, cause, "instance not ejected: too many are out, or it is the last one");
+        tracing::warn!(service, %instance, cause, "instance not ejected: too many are out already");
     }
 
     fn returned(&self, instance: &Instance) {

@@ -31,7 +31,7 @@ pub struct OutlierDetection {
     pub base_ejection: Span,
     /// Length of the longest ejection.
     pub max_ejection: Span,
-    /// Share of a subset's instances that may be ejected at once, rounded down but at least one; never all of them.
+    /// Share of a subset's instances that may be ejected at once, rounded down but at least one.
     pub max_ejection_percent: Percent,
 }
 
