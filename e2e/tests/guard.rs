@@ -199,15 +199,20 @@ async fn an_open_breaker_without_a_fallback_says_when_to_come_back_and_survives_
     let after: u64 = refused.header("retry-after").parse().unwrap();
     assert!((1..=30).contains(&after), "{after}");
     assert_eq!(world.origin("v1-a").hits(), 3);
-    let mut routing = world.gateway.conf.routing.clone();
-    routing["services"]["users"]["salt"] = json!("another");
-    world.gateway.write_routing(&routing);
-    wait::until("the new document", || async {
-        (world.gateway.admin_get("/v1/config").await["routing"]["services"]["users"]["salt"] == "another").then_some(())
-    })
-    .await;
-    let _ = Call::get("/").on(&mut conn).await.expect(503);
-    assert_eq!(world.origin("v1-a").hits(), 3, "the breaker is the one that was open");
+    // Something else changes, and then the breaker itself is tuned.
+    for (key, value) in [("salt", json!("another")), ("circuit_breaker", json!({"min_calls": 4, "open": "20s"}))] {
+        let mut routing = world.gateway.conf.routing.clone();
+        routing["services"]["users"][key] = value;
+        let before = world.gateway.admin_get("/readyz?verbose").await["documents"]["routing"]["revision"].clone();
+        world.gateway.write_routing(&routing);
+        wait::until("the new document", || async {
+            (world.gateway.admin_get("/readyz?verbose").await["documents"]["routing"]["revision"] != before)
+                .then_some(())
+        })
+        .await;
+        let _ = Call::get("/").on(&mut conn).await.expect(503);
+        assert_eq!(world.origin("v1-a").hits(), 3, "the breaker is open as it was after a change of {key}");
+    }
 }
 
 #[tokio::test]

@@ -202,7 +202,8 @@ async fn descriptors_that_become_short_are_shed_until_there_are_enough() {
     // Some 150 descriptors, of which a gateway without connections has about 40.
     let share = format!("{:.2}%", (150.0 / most * 100.0).max(0.01));
     let world = shedding(json!({"descriptors": share})).await;
-    let _ = world.send(Call::get("/")).await.expect(200);
+    let mut kept = Conn::http1(world.http()).await;
+    let _ = Call::get("/").on(&mut kept).await.expect(200);
     let used = status(&world, "descriptors").await;
     let room = used["limit"].as_u64().unwrap() - used["used"].as_u64().unwrap();
     let mut idle = vec![];
@@ -210,7 +211,10 @@ async fn descriptors_that_become_short_are_shed_until_there_are_enough() {
         idle.push(TcpStream::connect(world.http()).await.unwrap());
     }
     wait::until("shedding", || async { (status(&world, "descriptors").await["shedding"] == true).then_some(()) }).await;
-    assert!(is_refusal(&world.send(Call::get("/")).await));
+    assert!(is_refusal(&Call::get("/").on(&mut kept).await), "who has a connection is told");
+    let mut another = Conn::http1(world.http()).await;
+    let refused = Call::get("/").try_on(&mut another).await;
+    assert!(refused.is_err(), "a new connection is closed: {refused:?}");
     drop(idle);
     wait::until("enough", || async { (status(&world, "descriptors").await["shedding"] == false).then_some(()) }).await;
     let _ = world.send(Call::get("/")).await.expect(200);

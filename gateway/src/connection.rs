@@ -16,6 +16,7 @@ use pingora::proxy::HttpProxy;
 use pingora::server::ShutdownWatch;
 use tokio::time::{Instant, Sleep};
 
+use crate::overload::Overload;
 use crate::proxy::{Edge, KEEPALIVE};
 
 /// What the preface of HTTP/2 begins with (RFC 9113 section 3.4). No method does.
@@ -27,6 +28,8 @@ pub struct Connections {
     pub proxy: Arc<HttpProxy<Edge>>,
     /// Whether any clear-text listener speaks HTTP/2.
     pub h2c: bool,
+    /// Says when there are too few descriptors left for one more connection.
+    pub overload: Arc<Overload>,
 }
 
 /// What the first bytes of a request say.
@@ -40,6 +43,9 @@ enum Begins {
 #[async_trait]
 impl ServerApp for Connections {
     async fn process_new(self: &Arc<Self>, stream: Stream, shutdown: &ShutdownWatch) -> Option<Stream> {
+        if self.overload.refuses_connections() {
+            return None;
+        }
         let (this, shutdown) = (Arc::clone(self), shutdown.clone());
         // A task of its own: the one that pingora spawned is as large as a TLS handshake, for as long as it lives.
         tokio::spawn(async move { this.serve(stream, shutdown).await });

@@ -53,6 +53,17 @@ struct DocumentState {
     refused: Option<Refusal>,
 }
 
+impl DocumentState {
+    /// Whether this is what was read the last time: the same text, or the same reason why there is none. A file that
+    /// cannot be read is refused once, as a bad one is, and not at every look.
+    fn has_seen(&self, read: &Result<Source, Problems>) -> bool {
+        match read {
+            Ok(source) => source.text == self.text,
+            Err(problems) => self.refused.as_ref().is_some_and(|refusal| refusal.problems == problems.0),
+        }
+    }
+}
+
 /// A document that was refused and is still there.
 #[derive(Clone, Serialize, JsonSchema)]
 pub struct Refusal {
@@ -171,7 +182,7 @@ impl Control {
         let began = Instant::now();
         let file = &self.bootstrap.routing.file;
         let read = Source::read(file);
-        if read.as_ref().is_ok_and(|source| source.text == state.routing.text) {
+        if state.routing.has_seen(&read) {
             return;
         }
         let built = read.and_then(|source| {
@@ -206,7 +217,7 @@ impl Control {
         let began = Instant::now();
         let file = &self.bootstrap.traffic.file;
         let read = Source::read(file);
-        if read.as_ref().is_ok_and(|source| source.text == state.traffic.text) {
+        if state.traffic.has_seen(&read) {
             return;
         }
         let current = self.current();

@@ -88,7 +88,7 @@ impl Overload {
     /// Sheds as configured. Shares are of what the process may use now.
     #[must_use]
     pub fn new(conf: &conf::Overload, metrics: OverloadMetrics) -> Self {
-        let share = |of: u64, share: &conf::Percent| of / 100 * u64::from(share.hundredths()) / 100;
+        let share = |of: u64, share: &conf::Percent| of.saturating_mul(u64::from(share.hundredths())) / 10_000;
         let limits = [
             conf.memory.as_option().and_then(|memory| memory.of(available_memory())),
             conf.descriptors.as_option().and_then(|part| Some(share(most_descriptors()?, part))),
@@ -110,6 +110,17 @@ impl Overload {
         };
         self.metrics.shed[resource as usize].inc();
         Some(resource)
+    }
+
+    /// Whether a new connection is closed at once, so that descriptors are left for what is under way and for the admin
+    /// API. It is counted as refused.
+    #[must_use]
+    pub fn refuses_connections(&self) -> bool {
+        let refuses = self.state.load(Relaxed) & (1 << Resource::Descriptors as u8) != 0;
+        if refuses {
+            self.metrics.shed[Resource::Descriptors as usize].inc();
+        }
+        refuses
     }
 
     /// The state of every resource, with so many requests in flight.
@@ -245,6 +256,19 @@ mod tests {
         assert_eq!(overload.metrics.shed[Resource::Memory as usize].get(), 3);
         overload.note(Resource::Descriptors, 1 << 40);
         assert_eq!([5, 6].map(|in_flight| overload.sheds(in_flight)), [None, Some(Resource::InFlight)]);
+    }
+
+    #[test]
+    fn connections_are_refused_for_want_of_descriptors_only() {
+        let overload = overload(r#"{"memory": "1000B", "descriptors": "90%"}"#);
+        overload.note(Resource::Memory, 2_000);
+        assert!(!overload.refuses_connections());
+        let most = most_descriptors().unwrap();
+        overload.note(Resource::Descriptors, most * 9 / 10 - 1);
+        assert!(!overload.refuses_connections());
+        overload.note(Resource::Descriptors, most * 9 / 10);
+        assert!(overload.refuses_connections());
+        assert_eq!(overload.metrics.shed[Resource::Descriptors as usize].get(), 1);
     }
 
     #[test]

@@ -299,7 +299,7 @@ impl ProxyHttp for Edge {
     }
 
     async fn fail_to_proxy(&self, session: &mut Session, error: &Error, ctx: &mut Ctx) -> FailToProxy {
-        ctx.error = Some(failure::name(error));
+        ctx.error = ctx.error.or(Some(failure::name(error)));
         let status = failure::answer(session, ctx, error).await;
         ctx.replied = Some(status);
         FailToProxy { error_code: status, can_reuse_downstream: false }

@@ -175,7 +175,8 @@ fn proxy_service(
     options.h2_idle_timeout = Some(H2_IDLE);
     let mut proxy = http_proxy(&server.configuration, edge);
     proxy.server_options = Some(options);
-    let mut service = Service::new("proxy".to_owned(), Connections { proxy: Arc::new(proxy), h2c });
+    let mut service =
+        Service::new("proxy".to_owned(), Connections { proxy: Arc::new(proxy), h2c, overload: Arc::clone(overload) });
     for (listener, certificates) in bootstrap.listeners.iter().zip(certificates) {
         let endpoint = listen::endpoint(listener, certificates.clone());
         let endpoint = endpoint.map_err(|error| StartError::Tls(listener.name.to_string(), error.to_string()))?;

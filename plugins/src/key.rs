@@ -87,7 +87,15 @@ mod tests {
             unix_time: 0,
         };
         let (tried, now) = (&[], std::time::Instant::now());
-        key.hash(&PickCx { request, user_hash, tried, now, dry_run: false, rng: &mut crate::testing::rng(0) })
+        key.hash(&PickCx {
+            request,
+            user_hash,
+            tried,
+            thinned: false,
+            now,
+            dry_run: false,
+            rng: &mut crate::testing::rng(0),
+        })
     }
 
     #[test]

@@ -178,7 +178,7 @@ pub fn with_cx<R>(rng: &mut dyn Rng, user_hash: u64, tried: &[Slot], run: impl F
         claims: None,
         unix_time: 1_800_000_000,
     };
-    run(&mut PickCx { request, user_hash, tried, now: Instant::now(), dry_run: false, rng })
+    run(&mut PickCx { request, user_hash, tried, thinned: false, now: Instant::now(), dry_run: false, rng })
 }
 
 /// Pools of all sizes (those of 1,000 and 2,000 are on either side of what a set of candidates holds inline), each

@@ -41,6 +41,7 @@ pub(crate) struct Bench {
     pick: Arc<dyn Pick>,
     without: Vec<Slot>,
     tried: Vec<Slot>,
+    thinned: bool,
     rng: RefCell<StdRng>,
 }
 
@@ -48,14 +49,22 @@ impl Bench {
     pub(crate) fn new(balancer: &str, conf: Value, pool: Vec<Instance>) -> Self {
         let balancer = crate::builtin().balancers.build(balancer, conf, &Node::default()).unwrap().unwrap();
         let pick = balancer.prepare(&pool);
-        Self { pool, now: Instant::now(), pick, without: vec![], tried: vec![], rng: RefCell::new(rng(7)) }
+        Self {
+            pool,
+            now: Instant::now(),
+            pick,
+            without: vec![],
+            tried: vec![],
+            thinned: false,
+            rng: RefCell::new(rng(7)),
+        }
     }
 
     /// The same pick and pool with its own source of randomness.
     pub(crate) fn fork(&self, seed: u64) -> Self {
         let (pick, rng) = (Arc::clone(&self.pick), RefCell::new(rng(seed)));
         let (without, tried) = (self.without.clone(), self.tried.clone());
-        Self { pool: self.pool.clone(), now: self.now, pick, without, tried, rng }
+        Self { pool: self.pool.clone(), now: self.now, pick, without, tried, thinned: self.thinned, rng }
     }
 
     /// Narrows these slots away.
@@ -68,13 +77,18 @@ impl Bench {
         Self { tried: slots.to_vec(), ..self }
     }
 
+    /// Says that weak ones were left out at random.
+    pub(crate) fn thinned(self) -> Self {
+        Self { thinned: true, ..self }
+    }
+
     /// Picks for a user.
     pub(crate) fn pick_for(&self, user_hash: u64) -> Slot {
         let mut candidates = Candidates::new(&self.pool);
         exclude_tried(&self.tried, &mut candidates);
         self.without.iter().for_each(|&slot| candidates.remove(slot));
         with_cx(&mut *self.rng.borrow_mut(), user_hash, &self.tried, |cx| {
-            cx.now = self.now;
+            (cx.now, cx.thinned) = (self.now, self.thinned);
             self.pick.pick(cx, &candidates).unwrap()
         })
     }

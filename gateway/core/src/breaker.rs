@@ -190,6 +190,23 @@ impl Breaker {
         }
     }
 
+    /// The one that takes the place of `before` under another policy: open or half open as that is, for as long as that
+    /// would be, so that tuning a breaker in an incident does not let the flood through. It judges by what comes now.
+    #[must_use]
+    pub fn after(before: &Self, policy: BreakerPolicy, now: Instant, on_turn: OnTurn) -> Self {
+        let breaker = Self::new(policy, now, on_turn);
+        let (phase, until, opened) = {
+            let state = before.state();
+            (state.phase, state.until, state.opened)
+        };
+        {
+            let mut state = breaker.state();
+            (state.phase, state.until, state.opened) = (phase, until, opened);
+        }
+        breaker.phase.store(phase as u8, Release);
+        breaker
+    }
+
     /// What it was made for.
     #[must_use]
     pub fn policy(&self) -> &BreakerPolicy {

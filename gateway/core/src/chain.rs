@@ -21,6 +21,9 @@ pub struct PickCx<'a> {
     pub user_hash: u64,
     /// Slots of this pool that this request has tried already.
     pub tried: &'a [Slot],
+    /// Weak instances were left out of this pick at random, in proportion to their weights in force. A pick that takes
+    /// turns takes none then.
+    pub thinned: bool,
     /// Current time.
     pub now: Instant,
     /// The decision is only being explained: leave cursors and counters as they are.

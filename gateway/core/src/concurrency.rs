@@ -26,6 +26,10 @@ const DOWN: f64 = 0.5;
 const UP: f64 = 0.3;
 /// Windows without a look at the latency without a queue, until one is made.
 const UNTIL_PROBE: u32 = 30;
+/// How many times as many in flight as throughput and baseline account for (Little's law) are a queue, and how few are
+/// none in any case: a service that became slower has more in flight as well.
+const CROWD: f64 = 3.0;
+const FEW: f64 = 10.0;
 /// Share of failures in a window that is a sign of overload by itself.
 const FAILURES: f64 = 0.1;
 
@@ -158,22 +162,26 @@ impl Gradient {
         self.window.seconds += latency.as_secs_f64();
         // What is measured follows the limit with a delay of one latency.
         let least = WINDOW.as_secs_f64().max(2.0 * self.baseline);
-        if now.saturating_duration_since(began).as_secs_f64() < least || self.window.samples < SAMPLES {
+        let lasted = now.saturating_duration_since(began).as_secs_f64();
+        if lasted < least || self.window.samples < SAMPLES {
             return false;
         }
         let window = std::mem::take(&mut self.window);
         let samples = f64::from(window.samples);
-        self.end_window(window.seconds / samples, f64::from(window.failed) / samples, f64::from(peak));
+        let (latency, failed) = (window.seconds / samples, f64::from(window.failed) / samples);
+        self.end_window(latency, failed, f64::from(peak), samples / lasted);
         true
     }
 
-    fn end_window(&mut self, latency: f64, failed: f64, peak: f64) {
+    /// `rate` is how many were answered in a second.
+    fn end_window(&mut self, latency: f64, failed: f64, peak: f64, rate: f64) {
         let probe = std::mem::replace(&mut self.probe, Probe::No);
         if probe == Probe::Draining {
             self.probe = Probe::Looking;
             return;
         }
-        let queued = self.baseline > 0.0 && latency > TOLERANCE * self.baseline;
+        let slow = self.baseline > 0.0 && latency > TOLERANCE * self.baseline;
+        let queued = slow && peak > (CROWD * rate * self.baseline).max(FEW);
         let idle = peak <= self.limit / 2.0 && !queued;
         self.look(latency, probe == Probe::Looking || idle);
         if idle && failed < FAILURES {

@@ -378,6 +378,7 @@ pub fn pick<'a, R: Recorder>(
     with_candidates(location, attempt, rng, recorder, |pool, cx, candidates, recorder| {
         pool.chain.narrow(cx, candidates, |name, left| recorder.narrowed(name, left));
         if !location.panic && pool.available.thin(cx.rng, candidates) {
+            cx.thinned = true;
             recorder.narrowed(WARM, candidates);
         }
         pool.chain.pick(cx, candidates)
@@ -417,6 +418,7 @@ fn with_candidates<'a, R: Recorder>(
         request: attempt.request,
         user_hash: attempt.bucket.0,
         tried: &tried,
+        thinned: false,
         now: attempt.now,
         dry_run: R::DRY_RUN,
         rng,

@@ -167,7 +167,8 @@ impl Watch {
         let micros = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX >> 16).min(u64::MAX >> 16);
         let sample = if outcome == Outcome::Success { [1, 0, micros] } else { [1, 1, 0] };
         let recent = Recent::of(self.recent.add(now, sample));
-        self.judge(policy, now, recent)
+        // A success ejects nobody, whatever came before it.
+        self.judge(policy, now, recent).filter(|_| outcome != Outcome::Success)
     }
 
     fn judge(&mut self, policy: &OutlierPolicy, now: Instant, recent: Recent) -> Option<Cause> {
@@ -318,6 +319,7 @@ pub(crate) mod tests {
             (by_share.clone(), "eeeeeeeeeeeeeeeeeee", None, false),
             (by_share.clone(), "eeeeeeeeeeeeeeeeeeee", None, true),
             (by_share.clone(), "eeeeeeeeeeeeeeeeeeeee", Some(Cause::FailurePercentage), true),
+            (by_share.clone(), "eeeeeeeeeeeeeeeeeeees", None, true),
             (by_share.clone(), "sssssssssssssssssssee", None, true),
             (by_share, "ssssssssssssssssssse", None, false),
             (off, "eeeeeeeeeeeeeeeeeeeeeeeeeeeeellllllllllllll", None, false),

@@ -300,6 +300,23 @@ async fn readiness() {
     assert_eq!((status.as_u16(), value), (503, json!({ "ready": false })));
 }
 
+#[tokio::test]
+async fn a_file_that_cannot_be_read_is_refused_once() {
+    let api = Api::open();
+    let refusals = || api.control.history().iter().filter(|entry| entry.document == "routing").count();
+    let (before, file) = (refusals(), api.dir.path().join("routing.yaml"));
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    for _ in 0..5 {
+        api.control.reload_routing();
+    }
+    assert_eq!(refusals(), before + 1);
+    assert!(api.get("/readyz?verbose").await["documents"]["routing"]["refused"].is_object());
+    std::fs::write(&file, text).unwrap();
+    api.control.reload_routing();
+    assert!(api.get("/readyz?verbose").await["documents"]["routing"]["refused"].is_null());
+}
+
 /// Requests that succeed, one for every operation.
 fn samples() -> Vec<(&'static str, Value)> {
     vec![

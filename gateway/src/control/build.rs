@@ -162,12 +162,13 @@ impl Workshop {
         let mut routes = Vec::with_capacity(routing.routes.len());
         let mut sides = Vec::with_capacity(routing.routes.len());
         let none: Arc<str> = "none".into();
+        let limited = previous.map(limited_routes).unwrap_or_default();
         for conf in &routing.routes {
             let route = route::build(conf, positions)?;
             let service = route::service(&route).map(|at| &services[at]);
             let subsets = service.map_or(Vec::new(), |s| s.subsets.iter().map(|u| Arc::clone(&u.name)).collect());
             let name = service.map_or(&none, |service| &service.name);
-            let before = previous.map_or(&[][..], |previous| rate_limits_of_route(previous, &route.name));
+            let before = limited.get(&*route.name).copied().unwrap_or_default();
             let owner = LimitOwner::Route(&route.name);
             sides.push(RouteSide {
                 rate_limits: limits::rate_limits(&self.metrics, owner, &conf.rate_limits, before, now)?,
@@ -180,10 +181,11 @@ impl Workshop {
     }
 }
 
-/// The rate limits of a route as they were.
-fn rate_limits_of_route<'a>(previous: &'a Generation, name: &str) -> &'a [RateLimit] {
-    let at = previous.core.routes.routes().iter().position(|route| &*route.name == name);
-    at.and_then(|at| previous.routes.get(at)).map_or(&[], |route| &route.rate_limits)
+/// The rate limits of the previous generation's routes that have any, by the name of the route.
+fn limited_routes(previous: &Generation) -> HashMap<&str, &[RateLimit]> {
+    let routes = previous.core.routes.routes().iter().zip(previous.routes.iter());
+    let limited = routes.filter(|(_, side)| !side.rate_limits.is_empty());
+    limited.map(|(route, side)| (&*route.name, &*side.rate_limits)).collect()
 }
 
 /// A service of the previous generation, if its configuration is the same.

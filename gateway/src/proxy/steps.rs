@@ -112,6 +112,7 @@ impl Edge {
         let location = located.map_err(|unavailable| {
             side.metrics.fallbacks[wanted][unavailable.reason as usize].inc();
             ctx.retry_after = unavailable.retry_after;
+            ctx.error = Some(unavailable.reason.as_str());
             Error::explain(ErrorType::HTTPStatus(503), unavailable.reason.as_str())
         })?;
         if let Some(reason) = location.fallback.filter(|_| first) {
@@ -201,7 +202,7 @@ fn unavailable(ctx: &mut Ctx, generation: &Generation) -> Option<Reply> {
     let service = &generation.core.services[upstream.service];
     let unavailable = decide::locate(service, wanted, Instant::now(), &mut Peek).err()?;
     generation.services[upstream.service].metrics.fallbacks[wanted][unavailable.reason as usize].inc();
-    ctx.error = Some("unavailable");
+    ctx.error = Some(unavailable.reason.as_str());
     let reply = Reply::problem(StatusCode::SERVICE_UNAVAILABLE, failure::UNAVAILABLE);
     Some(reply.with_retry_after(unavailable.retry_after))
 }

@@ -52,7 +52,8 @@ impl Pick for Turns {
             return None;
         }
         // A retry takes no turn: if it did, what follows a broken instance in the sequence would get all its retries.
-        let skips = if cx.tried.is_empty() { SKIPS } else { 0 };
+        // Nor does a pick that weak instances were left out of by chance: their turns would wait for them.
+        let skips = if cx.tried.is_empty() && !cx.thinned { SKIPS } else { 0 };
         let dry_run = cx.dry_run;
         let turn = |ahead| if dry_run { self.next.load(Relaxed) + ahead } else { self.next.fetch_add(1, Relaxed) };
         let mut turns = (0..skips).map(|ahead| turn(ahead) % self.sequence.len());
@@ -182,6 +183,18 @@ mod tests {
     fn the_turns_of_what_is_no_candidate_are_passed_over() {
         let bench = Bench::new("weighted_round_robin", json!({}), pool(&[1, 1, 1, 1])).without(&[2, 3]);
         assert_eq!(bench.picks(6), [0, 1, 0, 1, 0, 1]);
+    }
+
+    #[test]
+    fn a_pick_without_the_weak_ones_takes_no_turn() {
+        let all = Bench::new("weighted_round_robin", json!({}), pool(&[1, 1]));
+        let thinned = all.fork(1).without(&[1]).thinned();
+        let mut picks = Vec::new();
+        for _ in 0..4 {
+            picks.extend(all.picks(1));
+            assert_eq!(thinned.picks(2), [0, 0]);
+        }
+        assert_eq!(picks, [0, 1, 0, 1]);
     }
 
     #[test]

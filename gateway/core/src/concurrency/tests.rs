@@ -170,13 +170,25 @@ fn permits_are_bounded_and_given_back() {
 fn a_limit_that_grew_past_the_load_does_not_learn_the_queue() {
     let mut gradient = Gradient::new(4, 500);
     for _ in 0..5 {
-        gradient.end_window(0.04, 0.0, 24.0);
+        gradient.end_window(0.04, 0.0, 24.0, 600.0);
     }
     // The load rises faster than the queue: the limit doubles once more, and is then twice what is in flight.
-    gradient.end_window(0.05, 0.0, 100.0);
+    gradient.end_window(0.05, 0.0, 100.0, 600.0);
     assert!(gradient.limit > 150.0, "{gradient:?}");
     for _ in 0..15 {
-        gradient.end_window(0.5, 0.0, 100.0);
+        gradient.end_window(0.5, 0.0, 100.0, 600.0);
     }
     assert!(gradient.limit < 50.0 && gradient.baseline < 0.05, "{gradient:?}");
+}
+
+#[test]
+fn a_service_that_becomes_slower_is_not_overloaded() {
+    let mut gradient = Gradient::new(4, 500);
+    for _ in 0..5 {
+        gradient.end_window(0.008, 0.0, 5.0, 300.0);
+    }
+    for _ in 0..30 {
+        gradient.end_window(0.03, 0.0, 9.0, 300.0);
+    }
+    assert!(gradient.limit >= 100.0 && gradient.baseline > 0.025, "{gradient:?}");
 }

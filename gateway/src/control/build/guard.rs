@@ -24,8 +24,12 @@ pub(super) fn build(
     let breaker = |at: usize, name: &str| {
         let policy = policy.clone()?;
         let known = before.and_then(|service| service.subsets.iter().find(|subset| &*subset.name == name));
-        let known = known.and_then(|subset| subset.breaker.clone()).filter(|breaker| *breaker.policy() == policy);
-        Some(known.unwrap_or_else(|| Arc::new(Breaker::new(policy, now, metrics.on_turn(at)))))
+        let on_turn = metrics.on_turn(at);
+        Some(match known.and_then(|subset| subset.breaker.as_ref()) {
+            Some(breaker) if *breaker.policy() == policy => Arc::clone(breaker),
+            Some(breaker) => Arc::new(Breaker::after(breaker, policy, now, on_turn)),
+            None => Arc::new(Breaker::new(policy, now, on_turn)),
+        })
     };
     Guards {
         outlier: conf.outlier_detection.as_ref().map(outlier_policy),
