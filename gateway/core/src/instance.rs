@@ -323,6 +323,16 @@ impl Vitals {
         self.ewma_stamp.store(stamp, Relaxed);
     }
 
+    /// The latency that a failure counts as, so that fast errors attract nothing: ten times the average, so that one costs
+    /// the instance little and a run of them ever more; at least what was waited for it, and at most `cap`, which it is
+    /// for an instance that was never heard of. The average is not aged for this: a pause forgives nothing.
+    #[must_use]
+    pub fn penalty(&self, waited: Duration, cap: Duration) -> Duration {
+        let average = f64::from_bits(self.ewma_nanos.load(Relaxed));
+        let tenfold = if average > 0.0 { Duration::from_nanos((average * 10.0) as u64) } else { cap };
+        tenfold.min(cap).max(waited)
+    }
+
     /// Notes a request that nobody waited for any longer after `waited`: its latency is at least that, so it can raise
     /// the average and never lowers it.
     pub fn record_abandoned(&self, now: Instant, waited: Duration) {
@@ -393,6 +403,21 @@ mod tests {
         }
         let after = vitals.ewma_nanos(start + Duration::from_millis(100));
         assert!((1e7..4e7).contains(&after), "{after}");
+    }
+
+    #[test]
+    fn a_run_of_failures_counts_ever_more() {
+        let start = Instant::now();
+        let vitals = Vitals::new(start);
+        let (waited, cap) = (Duration::from_millis(1), Duration::from_secs(5));
+        assert_eq!(vitals.penalty(waited, cap), cap, "nothing is known yet");
+        vitals.record_latency(start, Duration::from_millis(2));
+        for (step, expected) in [20, 200, 2_000, 5_000, 5_000].into_iter().enumerate() {
+            let penalty = vitals.penalty(waited, cap);
+            assert_eq!(penalty, Duration::from_millis(expected), "{step}");
+            vitals.record_latency(start + Duration::from_secs(60 * step as u64), penalty);
+        }
+        assert_eq!(vitals.penalty(Duration::from_secs(7), cap), Duration::from_secs(7));
     }
 
     #[test]

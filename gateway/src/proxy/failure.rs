@@ -12,7 +12,7 @@ use serin_core::retry::Failure;
 use super::ctx::{Answered, Ctx};
 use super::reply::{self, Reply};
 
-/// Latency that a failure counts as, unless the first-byte timeout is shorter.
+/// Most that a failure counts as in latency, unless the first-byte timeout is shorter.
 pub const PENALTY: Duration = Duration::from_secs(5);
 
 /// What clients are told when no pool can serve.

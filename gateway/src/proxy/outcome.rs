@@ -29,9 +29,8 @@ impl Edge {
             }
         }
         if status.is_none_or(|status| status >= 500) {
-            // A failure counts as slow, so that an instance that fails fast attracts nothing.
-            latency =
-                latency.max(timeouts.map_or(failure::PENALTY, |timeouts| timeouts.first_byte.min(failure::PENALTY)));
+            let cap = timeouts.map_or(failure::PENALTY, |timeouts| timeouts.first_byte.min(failure::PENALTY));
+            latency = flight.vitals().penalty(latency, cap);
         }
         flight.vitals().record_call(now, latency, status.is_some_and(|status| status < 500));
         if status.is_none() {

@@ -15,7 +15,7 @@ use serin_core::instance::{InFlight, Instance};
 use serin_core::plugin::Node;
 use serin_plugins::laws;
 
-/// What a failure counts as, as in the gateway (`gateway/src/proxy/failure.rs`).
+/// Most that a failure counts as, as in the gateway (`gateway/src/proxy/failure.rs`).
 const PENALTY: Duration = Duration::from_secs(5);
 
 pub(crate) const fn ms(millis: u64) -> Duration {
@@ -133,8 +133,9 @@ impl<'a> Sim<'a> {
         self.ends.pop();
         let flight = self.flights.remove(&number)?;
         let (now, took) = (self.start + at, at - flight.sent);
-        let latency = if flight.failed { took.max(PENALTY) } else { took };
-        self.pool[flight.slot].vitals.record_call(now, latency, !flight.failed);
+        let vitals = &self.pool[flight.slot].vitals;
+        let latency = if flight.failed { vitals.penalty(took, PENALTY) } else { took };
+        vitals.record_call(now, latency, !flight.failed);
         self.done.push(Done { slot: flight.slot, sent: flight.sent });
         Some(at)
     }
