@@ -203,8 +203,9 @@ impl ProxyHttp for Edge {
         let Some(upstream) = &mut ctx.upstream else { return Ok(()) };
         upstream.status = Some(response.status.as_u16());
         upstream.stream |= failure::is_event_stream(response);
-        self.end_attempt(ctx, Some(response.status.as_u16()));
-        self.judge_head(ctx, response);
+        let now = Instant::now();
+        self.end_attempt(ctx, Some(response.status.as_u16()), now);
+        self.judge_head(ctx, response, now);
         if retry {
             let mut error = Error::explain(ErrorType::HTTPStatus(response.status.as_u16()), "worth another attempt");
             error.set_retry(true);
@@ -270,8 +271,9 @@ impl ProxyHttp for Edge {
         ctx: &mut Ctx,
         mut error: Box<Error>,
     ) -> Box<Error> {
-        self.end_attempt(ctx, None);
-        self.judge_no_connection(ctx);
+        let now = Instant::now();
+        self.end_attempt(ctx, None, now);
+        self.judge_no_connection(ctx, now);
         error.set_retry(failure::retries(session, ctx, Failure::Connect));
         error
     }
@@ -284,15 +286,16 @@ impl ProxyHttp for Edge {
         ctx: &mut Ctx,
         client_reused: bool,
     ) -> Box<Error> {
+        let now = Instant::now();
         if ctx.upstream.as_ref().is_some_and(|upstream| upstream.status.is_none()) {
             if *error.esource() == ErrorSource::Upstream {
-                self.end_attempt(ctx, None);
+                self.end_attempt(ctx, None, now);
             } else {
                 // A client that hangs up says nothing bad of the instance.
-                self.abandon_attempt(ctx);
+                self.abandon_attempt(ctx, now);
             }
         }
-        self.judge_break(ctx, &error, client_reused);
+        self.judge_break(ctx, &error, client_reused, now);
         let retry = failure::verdict(session, ctx, &error, client_reused);
         error.set_retry(retry);
         error

@@ -10,10 +10,9 @@ use serin_core::plugin::Table;
 
 pub mod cluster;
 pub mod exclude_tried;
-pub mod healthy;
+pub mod implied;
 pub mod ip_family;
 pub mod labels;
-pub mod warm;
 pub mod zone_affinity;
 
 /// Every narrow of this crate by name.
@@ -22,10 +21,10 @@ pub fn table() -> Table<dyn Narrowing> {
     Table::default()
         .with::<cluster::Cluster>()
         .with::<exclude_tried::ExcludeTried>()
-        .with::<healthy::Healthy>()
+        .with::<implied::Healthy>()
         .with::<ip_family::IpFamily>()
         .with::<labels::Labels>()
-        .with::<warm::Warm>()
+        .with::<implied::Warm>()
         .with::<zone_affinity::ZoneAffinity>()
 }
 

@@ -16,8 +16,7 @@ const GRPC_STATUS: &str = "grpc-status";
 impl Edge {
     /// The head of a response. A good one has yet to be followed by a whole body, or a gRPC call's by good trailers;
     /// streams, which may go on for hours, are judged by their head.
-    pub(super) fn judge_head(&self, ctx: &mut Ctx, head: &ResponseHeader) {
-        let now = Instant::now();
+    pub(super) fn judge_head(&self, ctx: &mut Ctx, head: &ResponseHeader, now: Instant) {
         let latency = since_start(ctx, now);
         let status = head.status.as_u16();
         let outcome = match head.headers.get(GRPC_STATUS) {
@@ -40,23 +39,21 @@ impl Edge {
     }
 
     /// The end of a request whose response did not break off.
-    pub(super) fn judge_end(&self, ctx: &mut Ctx) {
+    pub(super) fn judge_end(&self, ctx: &mut Ctx, now: Instant) {
         if let Some(latency) = take_proof(ctx, Proof::Body) {
-            judge(ctx, Instant::now(), Outcome::Success, latency);
+            judge(ctx, now, Outcome::Success, latency);
         }
     }
 
     /// No connection was made.
-    pub(super) fn judge_no_connection(&self, ctx: &mut Ctx) {
-        let now = Instant::now();
+    pub(super) fn judge_no_connection(&self, ctx: &mut Ctx, now: Instant) {
         judge(ctx, now, Outcome::Local, since_start(ctx, now));
         let_go(ctx);
     }
 
     /// The connection broke, before or after the head. Says nothing of the instance if the client broke off, if the time
     /// for the whole request is over, or if it had just closed a connection that was kept (RFC 9112 section 9.3.1).
-    pub(super) fn judge_break(&self, ctx: &mut Ctx, error: &Error, reused: bool) {
-        let now = Instant::now();
+    pub(super) fn judge_break(&self, ctx: &mut Ctx, error: &Error, reused: bool, now: Instant) {
         let has_head = ctx.upstream.as_ref().is_some_and(|upstream| upstream.status.is_some());
         let answered = matches!(error.etype(), ErrorType::HTTPStatus(_));
         let timeout = matches!(error.etype(), ErrorType::ReadTimedout | ErrorType::WriteTimedout);

@@ -12,14 +12,13 @@ use crate::telemetry::{Finished, names};
 
 impl Edge {
     /// Records how an attempt went: its latency for the balancers, its status for the metrics.
-    pub(super) fn end_attempt(&self, ctx: &mut Ctx, status: Option<u16>) {
+    pub(super) fn end_attempt(&self, ctx: &mut Ctx, status: Option<u16>, now: Instant) {
         let Some(side) = ctx.service_side().cloned() else { return };
         let timeouts = ctx.timeouts();
         let Some(upstream) = &mut ctx.upstream else { return };
         let Some(&index) = upstream.tried.last() else { return };
         side.metrics.instances[index as usize].upstream[names::class(status.unwrap_or(0))].inc();
         let Some(flight) = &upstream.flight else { return };
-        let now = Instant::now();
         let mut latency = now.saturating_duration_since(upstream.attempt_start);
         if let Some(concurrency) = &side.concurrency {
             concurrency.limit.sample(now, latency, matches!(status, None | Some(429 | 503 | 504)));
@@ -40,21 +39,21 @@ impl Edge {
     }
 
     /// Records an attempt that the instance was given no time to answer: its client left, or the gateway itself failed.
-    pub(super) fn abandon_attempt(&self, ctx: &mut Ctx) {
+    pub(super) fn abandon_attempt(&self, ctx: &mut Ctx, now: Instant) {
         let Some(side) = ctx.service_side().cloned() else { return };
         let Some(upstream) = &mut ctx.upstream else { return };
         let (Some(&index), Some(flight)) = (upstream.tried.last(), upstream.flight.take()) else { return };
         side.metrics.instances[index as usize].upstream[names::class(0)].inc();
-        let now = Instant::now();
         flight.vitals().record_abandoned(now, now.saturating_duration_since(upstream.attempt_start));
     }
 
     /// One event of it all.
     pub(super) fn finish(&self, session: &mut Session, ctx: &mut Ctx) {
         let status = session.response_written().map_or(ctx.replied.unwrap_or(0), |response| response.status.as_u16());
-        let duration = ctx.start.elapsed();
+        let now = Instant::now();
+        let duration = now.saturating_duration_since(ctx.start);
         ctx.permit = None;
-        self.judge_end(ctx);
+        self.judge_end(ctx, now);
         let served = ctx.upstream.as_mut().map(|upstream| {
             upstream.lease = Lease::default();
             (upstream.flight, upstream.permit) = (None, None);

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 use serin_core::breaker::{OnTurn, Phase};
 use serin_core::guard::Events;
 use serin_core::instance::Instance;
 use serin_core::outlier::Cause;
 use serin_core::snapshot::Service;
 
+use super::metrics::Families;
 use super::names;
 
 /// The metric families.
@@ -28,17 +29,9 @@ impl GuardFamilies {
     ///
     /// # Errors
     /// Only if a name is registered twice.
-    pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let counters = |name, help, labels: &[&str]| -> Result<IntCounterVec, prometheus::Error> {
-            let family = IntCounterVec::new(Opts::new(name, help), labels)?;
-            registry.register(Box::new(family.clone()))?;
-            Ok(family)
-        };
-        let gauges = |name, help, labels: &[&str]| -> Result<IntGaugeVec, prometheus::Error> {
-            let family = IntGaugeVec::new(Opts::new(name, help), labels)?;
-            registry.register(Box::new(family.clone()))?;
-            Ok(family)
-        };
+    pub(super) fn new(families: &Families<'_>) -> Result<Self, prometheus::Error> {
+        let counters = |name, help, labels: &[&str]| families.counters(name, help, labels);
+        let gauges = |name, help, labels: &[&str]| families.gauges(name, help, labels);
         Ok(Self {
             ejections: counters(
                 names::EJECTIONS,

@@ -69,6 +69,23 @@ pub struct Metrics {
     pub in_flight: IntGauge,
 }
 
+/// Registers families of metrics by their names and labels.
+pub(super) struct Families<'a>(pub(super) &'a Registry);
+
+impl Families<'_> {
+    pub(super) fn counters(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, prometheus::Error> {
+        let family = IntCounterVec::new(Opts::new(name, help), labels)?;
+        self.0.register(Box::new(family.clone()))?;
+        Ok(family)
+    }
+
+    pub(super) fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec, prometheus::Error> {
+        let family = IntGaugeVec::new(Opts::new(name, help), labels)?;
+        self.0.register(Box::new(family.clone()))?;
+        Ok(family)
+    }
+}
+
 impl Metrics {
     /// Registers every family.
     ///
@@ -76,16 +93,9 @@ impl Metrics {
     /// Only if a name is registered twice, which is a mistake in this file.
     pub fn new() -> Result<Self, prometheus::Error> {
         let registry = Registry::new();
-        let counters = |name, help, labels: &[&str]| -> Result<IntCounterVec, prometheus::Error> {
-            let family = IntCounterVec::new(Opts::new(name, help), labels)?;
-            registry.register(Box::new(family.clone()))?;
-            Ok(family)
-        };
-        let gauges = |name, help, labels: &[&str]| -> Result<IntGaugeVec, prometheus::Error> {
-            let family = IntGaugeVec::new(Opts::new(name, help), labels)?;
-            registry.register(Box::new(family.clone()))?;
-            Ok(family)
-        };
+        let families = Families(&registry);
+        let counters = |name, help, labels: &[&str]| families.counters(name, help, labels);
+        let gauges = |name, help, labels: &[&str]| families.gauges(name, help, labels);
         let histograms = |name, help, labels: &[&str], buckets: &[f64]| -> Result<HistogramVec, prometheus::Error> {
             let family = HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets.to_vec()), labels)?;
             registry.register(Box::new(family.clone()))?;
@@ -212,7 +222,7 @@ impl Metrics {
             },
             weight,
             limits,
-            guards: GuardFamilies::new(&registry)?,
+            guards: GuardFamilies::new(&families)?,
             registry,
         })
     }
