@@ -12,6 +12,7 @@ mod rearm;
 mod serve;
 mod switch;
 mod text;
+mod upstream;
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -87,6 +88,8 @@ enum Command {
     Schema(offline::PrintSchema),
     /// Run a gateway with three demo upstreams in this process.
     Demo(demo::Demo),
+    /// Run upstreams to try things on.
+    Upstream(upstream::Upstreams),
     /// Show what the running gateway does with a request, and why.
     Explain(explain::Explain),
     /// Weights and aborts of a service.
@@ -149,6 +152,7 @@ fn dispatch(args: &Args, catalogue: Catalogue) -> Result<(), Failure> {
         Command::Check(check) => check.run(&catalogue, out),
         Command::Schema(schema) => schema.run(),
         Command::Demo(demo) => demo.run(catalogue),
+        Command::Upstream(upstreams) => upstreams.run(),
         Command::Explain(explain) => explain.run(&client()?, out),
         Command::Canary(canary) => canary.run(&client()?, out),
         Command::Switch(switch) => switch.run(&client()?, out),
@@ -237,4 +241,9 @@ impl From<Problems> for Failure {
 }
 
 #[cfg(test)]
+mod reference;
+#[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+pub(crate) use self::reference::page as reference;

@@ -2,8 +2,11 @@
 
 pub mod access_log;
 pub mod guard;
+pub mod in_force;
 pub mod metrics;
 pub mod names;
+mod process;
+pub mod sources;
 
 use std::net::IpAddr;
 use std::time::Duration;
