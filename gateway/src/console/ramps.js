@@ -79,7 +79,7 @@ function progress(service, view) {
     h("ol", { class: "ramp-steps", "aria-label": "Steps" }, ramp.steps.map(step)),
     standing(view),
     ramp.reason && h("p", { class: ramp.state === "aborted" ? "note bad" : "note warn" }, ramp.reason),
-    view.guards.length > 0 && h("ul", { class: "guards" }, view.guards.map(guard)),
+    !isOver(ramp) && view.guards.length > 0 && h("ul", { class: "guards" }, view.guards.map(guard)),
     buttons.length > 0 &&
       h(
         "div",
@@ -115,15 +115,14 @@ function standing({ ramp, elapsed_seconds: elapsed, left_seconds: left, requests
   );
 }
 
-function guard(view, at) {
-  const kind = view.good === null || view.good === undefined ? "" : view.good ? "ok" : "bad";
-  const word = { "": "too few", ok: "holds", bad: "broken" }[kind];
+function guard({ guard, good, value, bound }, at) {
+  const [kind, word] = good === true ? ["ok", "holds"] : good === false ? ["bad", "broken"] : ["", "too few"];
   return h(
     "li",
     { key: at },
     h("span", { class: `chip ${kind}` }, word),
-    h("code", null, view.guard),
-    view.value && h("span", { class: "quiet" }, ` ${view.value}${view.bound ? `, bound ${view.bound}` : ""}`),
+    h("code", null, guard),
+    value && h("span", { class: "quiet" }, ` ${value}${bound ? `, bound ${bound}` : ""}`),
   );
 }
 
