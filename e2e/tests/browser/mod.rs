@@ -15,26 +15,26 @@ use tokio::sync::{Mutex, MutexGuard};
 static TURN: Mutex<()> = Mutex::const_new(());
 
 /// Waits for its turn.
-pub async fn turn() -> MutexGuard<'static, ()> {
+pub(crate) async fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().await
 }
 
 /// A browser with one page.
-pub struct Browser {
+pub(crate) struct Browser {
     /// What drives it.
-    pub driver: WebDriver,
+    pub(crate) driver: WebDriver,
     process: Child,
     home: String,
 }
 
 impl Browser {
     /// Starts a browser on a view of the console of a gateway.
-    pub async fn open(gateway: &Gateway, view: &str) -> Self {
+    pub(crate) async fn open(gateway: &Gateway, view: &str) -> Self {
         Self::sized(gateway, view, 1280, 900).await
     }
 
     /// Like [`Browser::open`] with a page of this size in pixels.
-    pub async fn sized(gateway: &Gateway, view: &str, width: u32, height: u32) -> Self {
+    pub(crate) async fn sized(gateway: &Gateway, view: &str, width: u32, height: u32) -> Self {
         let address = free_address();
         let process = Command::new("chromedriver")
             .arg(format!("--port={}", address.port()))
@@ -55,23 +55,23 @@ impl Browser {
     }
 
     /// Opens a view, as a person who types its address.
-    pub async fn go(&self, view: &str) {
+    pub(crate) async fn go(&self, view: &str) {
         self.driver.goto(format!("{}/console/#/{view}", self.home)).await.unwrap();
     }
 
     /// What a script answers.
-    pub async fn run(&self, script: &str, args: Vec<Value>) -> Value {
+    pub(crate) async fn run(&self, script: &str, args: Vec<Value>) -> Value {
         self.driver.execute(script, args).await.unwrap().json().clone()
     }
 
     /// Text of the first element that a selector finds, as it is shown.
-    pub async fn text(&self, selector: &str) -> Option<String> {
+    pub(crate) async fn text(&self, selector: &str) -> Option<String> {
         let script = "return document.querySelector(arguments[0])?.innerText ?? null";
         self.run(script, vec![json!(selector)]).await.as_str().map(str::to_owned)
     }
 
     /// Waits until the text of an element is as wanted.
-    pub async fn until_text(&self, selector: &str, wanted: impl Fn(&str) -> bool) -> String {
+    pub(crate) async fn until_text(&self, selector: &str, wanted: impl Fn(&str) -> bool) -> String {
         wait::until(format!("the text of {selector}"), || async {
             self.text(selector).await.filter(|text| wanted(text))
         })
@@ -79,7 +79,7 @@ impl Browser {
     }
 
     /// Waits until an element contains a text.
-    pub async fn until_says(&self, selector: &str, text: &str) -> String {
+    pub(crate) async fn until_says(&self, selector: &str, text: &str) -> String {
         let start = std::time::Instant::now();
         loop {
             let now = self.text(selector).await;
@@ -92,13 +92,13 @@ impl Browser {
     }
 
     /// Waits until nothing is found by a selector.
-    pub async fn until_gone(&self, selector: &str) {
+    pub(crate) async fn until_gone(&self, selector: &str) {
         wait::until(format!("{selector} to be gone"), || async { self.text(selector).await.is_none().then_some(()) })
             .await;
     }
 
     /// Clicks on an element, once it is there and can be clicked on.
-    pub async fn click(&self, by: By) {
+    pub(crate) async fn click(&self, by: By) {
         wait::until(format!("a click on {by:?}"), || async {
             self.driver.find(by.clone()).await.ok()?.click().await.ok()
         })
@@ -106,26 +106,31 @@ impl Browser {
     }
 
     /// Clicks on the button with this text.
-    pub async fn press(&self, text: &str) {
+    pub(crate) async fn press(&self, text: &str) {
         self.click(By::XPath(format!("//button[normalize-space()='{text}']"))).await;
     }
 
     /// Replaces what a field holds, by keys.
-    pub async fn fill(&self, selector: &str, text: &str) {
+    pub(crate) async fn fill(&self, selector: &str, text: &str) {
         self.click(By::Css(selector)).await;
-        self.keys(Key::Control + "a").await;
+        self.select_all().await;
         self.keys(text).await;
     }
 
-    /// Presses keys, wherever the focus is.
-    pub async fn keys(&self, keys: impl Into<TypingData>) {
-        let focused = self.driver.active_element().await.unwrap();
-        focused.send_keys(keys).await.unwrap();
+    /// Selects all of the field that has the focus.
+    pub(crate) async fn select_all(&self) {
+        let chord = self.driver.action_chain().key_down(Key::Control).send_keys("a").key_up(Key::Control);
+        chord.perform().await.unwrap();
+    }
+
+    /// Presses keys one after the other, wherever the focus is.
+    pub(crate) async fn keys(&self, keys: impl Into<TypingData>) {
+        self.driver.action_chain().send_keys(keys).perform().await.unwrap();
     }
 
     /// Fails the test if the page broke its own policy, complained, or asked another origin for something. Answers with
     /// one of these statuses are meant to be.
-    pub async fn check(&self, statuses: &[u16]) {
+    pub(crate) async fn check(&self, statuses: &[u16]) {
         for entry in self.driver.get_log("browser").await.unwrap() {
             let is_meant = statuses.iter().any(|status| entry.message.contains(&format!("status of {status} ")));
             assert!(is_meant, "{}: {}", entry.level, entry.message);
@@ -164,7 +169,8 @@ async fn start(address: SocketAddr) -> WebDriver {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // Asked to end, the driver ends its browser as well.
+        // The handle would end its session itself, and block for that; the driver ends its browser when it is told to.
+        let _ = self.driver.clone().leak();
         let asked = Command::new("kill").args(["-TERM", &self.process.id().to_string()]).status();
         if asked.is_err() {
             let _ = self.process.kill();
