@@ -283,7 +283,16 @@ async fn what_was_refused_is_shown_and_stays_text() {
 
     for view in ["instances", "service/users", "switches", "overview", "explain"] {
         browser.go(view).await;
-        browser.until_says("#main", if view == "explain" { "Explain" } else { "users" }).await;
+        browser
+            .until_says(
+                "#main",
+                match view {
+                    "explain" => "Explain",
+                    "history" => "start",
+                    _ => "users",
+                },
+            )
+            .await;
     }
     browser.fill("textarea[name=headers]", &format!("x-user-id: {HOSTILE}\nuser-agent: {HOSTILE}")).await;
     browser.fill("input[name=url]", &format!("/a?b={}", "%3Cimg%20src=x%3E")).await;
@@ -350,7 +359,16 @@ async fn every_view_fits_a_phone_and_explain_draws_the_way() {
         browser.driver.cdp().send_raw("Emulation.setEmulatedMedia", media).await.unwrap();
         for view in ["overview", "service/users", "instances", "history", "switches", "explain"] {
             browser.go(view).await;
-            browser.until_says("#main", if view == "explain" { "Explain" } else { "users" }).await;
+            browser
+                .until_says(
+                    "#main",
+                    match view {
+                        "explain" => "Explain",
+                        "history" => "start",
+                        _ => "users",
+                    },
+                )
+                .await;
             let widths = browser
                 .run(
                     "const page = document.documentElement; return [page.scrollWidth - page.clientWidth, innerWidth]",
