@@ -38,7 +38,7 @@ impl Edge {
         ctx: &mut Ctx,
         mut first: Connection,
         after: Duration,
-    ) -> Result<(Connection, ResponseHeader)> {
+    ) -> Result<(Connection, Box<ResponseHeader>)> {
         let mut patience = pin!(tokio::time::sleep(after));
         loop {
             let downstream = client(session)?;
@@ -97,7 +97,12 @@ impl Edge {
         self.ask(session, ctx, index).await
     }
 
-    async fn run(&self, session: &mut Session, ctx: &mut Ctx, mut race: Race) -> Result<(Connection, ResponseHeader)> {
+    async fn run(
+        &self,
+        session: &mut Session,
+        ctx: &mut Ctx,
+        mut race: Race,
+    ) -> Result<(Connection, Box<ResponseHeader>)> {
         loop {
             let downstream = client(session)?;
             let (spoke, read) = tokio::select! {
@@ -136,7 +141,7 @@ impl Edge {
         session: &mut Session,
         ctx: &mut Ctx,
         mut connection: Connection,
-    ) -> Result<(Connection, ResponseHeader)> {
+    ) -> Result<(Connection, Box<ResponseHeader>)> {
         match self.answer(session, ctx, &mut connection).await {
             Ok(head) => Ok((connection, head)),
             Err(error) => Err(self.broke(session, ctx, error, connection.reused)),
@@ -144,7 +149,7 @@ impl Edge {
     }
 
     /// The attempt under way won: the other one is broken off.
-    fn won(&self, ctx: &mut Ctx, race: Race, head: ResponseHeader) -> (Connection, ResponseHeader) {
+    fn won(&self, ctx: &mut Ctx, race: Race, head: Box<ResponseHeader>) -> (Connection, Box<ResponseHeader>) {
         if let Some(side) = ctx.service_side() {
             let guard = &side.metrics.guard;
             if race.second { guard.hedge_won.inc() } else { guard.hedge_lost.inc() }

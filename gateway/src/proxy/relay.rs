@@ -33,8 +33,8 @@ static UNUSUAL: [HeaderName; 8] = [
 
 /// A connection to an instance, with a request on it.
 pub(super) struct Connection {
-    /// pingora's side of it.
-    pub(super) upstream: Upstream,
+    /// pingora's side of it; in a box, for it is handed around.
+    pub(super) upstream: Box<Upstream>,
     /// Whether it carried a request before.
     pub(super) reused: bool,
     kind: Kind,
@@ -88,7 +88,7 @@ impl Edge {
     }
 
     /// One attempt, up to the head of a response that is good enough.
-    async fn attempt(&self, session: &mut Session, ctx: &mut Ctx) -> Result<(Connection, ResponseHeader)> {
+    async fn attempt(&self, session: &mut Session, ctx: &mut Ctx) -> Result<(Connection, Box<ResponseHeader>)> {
         let index = self.choose(session, ctx, Turn::next(ctx))?;
         let mut connection = self.ask(session, ctx, index).await?;
         if let Some(after) = failure::hedges_after(session, ctx) {
@@ -135,7 +135,7 @@ impl Edge {
         if let Some(permit) = &mut chosen.permit {
             permit.connected();
         }
-        let mut upstream = Upstream::new(stream);
+        let mut upstream = Box::new(Upstream::new(stream));
         upstream.read_timeout = Some(peer::bounded(peer::patience(timeouts, chosen), left));
         upstream.write_timeout = Some(timeouts.idle);
         Ok(Connection { upstream, kind, reused })
@@ -158,7 +158,7 @@ impl Edge {
         session: &mut Session,
         ctx: &mut Ctx,
         connection: &mut Connection,
-    ) -> Result<ResponseHeader> {
+    ) -> Result<Box<ResponseHeader>> {
         loop {
             let downstream = client(session)?;
             tokio::select! {
@@ -178,7 +178,7 @@ impl Edge {
         session: &mut Session,
         ctx: &mut Ctx,
         connection: &Connection,
-    ) -> Result<Option<ResponseHeader>> {
+    ) -> Result<Option<Box<ResponseHeader>>> {
         let head = connection.upstream.resp_header().ok_or_else(|| headless().into_up())?;
         if head.status == StatusCode::SWITCHING_PROTOCOLS {
             return Err(headless().into_up());
@@ -199,7 +199,7 @@ impl Edge {
         session: &mut Session,
         ctx: &mut Ctx,
         mut connection: Connection,
-        head: ResponseHeader,
+        head: Box<ResponseHeader>,
     ) -> Result<()> {
         match self.pass_on_unjudged(session, ctx, &mut connection.upstream, head).await {
             Ok(()) => {
@@ -215,12 +215,12 @@ impl Edge {
         session: &mut Session,
         ctx: &mut Ctx,
         upstream: &mut Upstream,
-        mut head: ResponseHeader,
+        mut head: Box<ResponseHeader>,
     ) -> Result<()> {
         frame(&session.req_header().method, &mut head)?;
         self.edit_response(session, &mut head, ctx)?;
         let downstream = client(session)?;
-        downstream.write_response_header(Box::new(head)).await.map_err(Error::into_down)?;
+        downstream.write_response_header(head).await.map_err(Error::into_down)?;
         if let Some(timeouts) = ctx.timeouts() {
             upstream.read_timeout = Some(peer::bounded(timeouts.idle, ctx.time_left(ctx.mark)));
         }
@@ -258,8 +258,8 @@ async fn keep(ctx: &mut Ctx, mut connection: Connection) {
 }
 
 /// A copy of a head without the spelling of its names, which is half the work and which edits throw away.
-fn copy(head: &ResponseHeader) -> Result<ResponseHeader> {
-    let mut copy = ResponseHeader::from(head.as_owned_parts());
+fn copy(head: &ResponseHeader) -> Result<Box<ResponseHeader>> {
+    let mut copy = Box::new(ResponseHeader::from(head.as_owned_parts()));
     let reason = head.get_reason_phrase();
     if reason != head.status.canonical_reason() {
         copy.set_reason_phrase(reason)?;
