@@ -20,6 +20,7 @@ pub mod reply;
 
 mod guard;
 mod limits;
+mod live;
 mod outcome;
 mod steps;
 

@@ -89,8 +89,10 @@ fn judge(ctx: &mut Ctx, now: Instant, outcome: Outcome, latency: Duration) {
     let Some((_, service)) = ctx.chosen() else { return };
     let Some(&index) = ctx.upstream.as_ref().and_then(|upstream| upstream.tried.last()) else { return };
     service.observe(index, now, outcome, latency);
-    if let Some(permit) = ctx.upstream.as_mut().and_then(|upstream| upstream.permit.as_mut()) {
-        permit.record(now, outcome != Outcome::Success, latency);
+    let Some(upstream) = &mut ctx.upstream else { return };
+    upstream.failed = outcome != Outcome::Success;
+    if let Some(permit) = &mut upstream.permit {
+        permit.record(now, upstream.failed, latency);
     }
 }
 

@@ -16,7 +16,10 @@ use serin_core::subset::FallbackReason;
 use self::limits::LimitFamilies;
 pub use self::limits::LimitOwner;
 use super::guard::{GuardFamilies, GuardMetrics};
+use super::live::{Live, ServiceMeters};
 use super::names;
+use super::tail::Tail;
+use crate::conf::{Ramp, RampState};
 
 mod limits;
 
@@ -62,7 +65,13 @@ pub struct Metrics {
     pool_overflows: IntCounterVec,
     /// Instances that are being checked, each once per way to check it.
     pub checkers: IntGauge,
+    ramp_step: IntGaugeVec,
+    ramp_state: IntGaugeVec,
     guards: GuardFamilies,
+    /// Live numbers.
+    pub live: Live,
+    /// Whoever listens to decisions as they happen.
+    pub tail: Arc<Tail>,
     /// Access log lines that were lost.
     pub log_dropped: IntCounter,
     /// Requests that are being served.
@@ -220,9 +229,17 @@ impl Metrics {
                 registry.register(Box::new(gauge.clone()))?;
                 gauge
             },
+            ramp_step: gauges(names::RAMP_STEP, "Step that a ramp is at, counted from 1.", &["service"])?,
+            ramp_state: gauges(names::RAMP_STATE, "1 for the state that a ramp is in.", &["service", "state"])?,
             weight,
             limits,
             guards: GuardFamilies::new(&families)?,
+            live: Live::default(),
+            tail: {
+                let dropped = IntCounter::new(names::TAIL_DROPPED, "Lines that readers of decisions lost.")?;
+                registry.register(Box::new(dropped.clone()))?;
+                Arc::new(Tail::new(dropped))
+            },
             registry,
         })
     }
@@ -245,6 +262,22 @@ impl Metrics {
     /// Notes a kill switch; `service` is empty for the global one.
     pub fn set_switch(&self, switch: &str, service: &str, on: bool) {
         self.switch.with_label_values(&[switch, service]).set(i64::from(on));
+    }
+
+    /// Notes the ramp of a service, or that it has none.
+    pub fn set_ramp(&self, service: &str, ramp: Option<&Ramp>) {
+        let Some(ramp) = ramp else {
+            // What is not there need not be dropped.
+            let _ = self.ramp_step.remove_label_values(&[service]);
+            for state in RampState::ALL {
+                let _ = self.ramp_state.remove_label_values(&[service, state.as_str()]);
+            }
+            return;
+        };
+        self.ramp_step.with_label_values(&[service]).set(i64::try_from(ramp.step + 1).unwrap_or(i64::MAX));
+        for state in RampState::ALL {
+            self.ramp_state.with_label_values(&[service, state.as_str()]).set(i64::from(ramp.state == state));
+        }
     }
 
     /// The gauge of a subset's weight.
@@ -344,6 +377,7 @@ impl Metrics {
         let with_any = subsets.iter().map(|s| &**s).chain(["any"]);
         ServiceMetrics {
             guard: Arc::new(self.guards.service(service, subsets, instances, outlier, breaker)),
+            live: self.live.service(service, subsets),
             request_seconds: with_any
                 .map(|subset| self.request_seconds.with_label_values(&[&**service, subset]))
                 .collect(),
@@ -425,6 +459,8 @@ pub struct ServiceMetrics {
     pub instances: Vec<InstanceMetrics>,
     /// What keeps it up.
     pub guard: Arc<GuardMetrics>,
+    /// Live numbers by subset.
+    pub live: ServiceMeters,
 }
 
 /// Counters of a service's load reports.
