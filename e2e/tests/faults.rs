@@ -335,7 +335,7 @@ async fn what_a_kept_connection_loses_is_sent_again_only_if_it_may_be() {
             .await;
             let (ledger, mut conn) = (Ledger::default(), Conn::http1(gateway.http()).await);
             if reused {
-                assert_eq!(ledger.send("GET", "/", &mut conn).await.1, Outcome::Answered(200));
+                assert_eq!(ledger.send(method, "/", &mut conn).await.1, Outcome::Answered(200));
             }
             let (id, outcome) = ledger.send(method, "/", &mut conn).await;
             assert_eq!((outcome, rogue.hits_of(&id)), (Outcome::Answered(status), hits), "{what}");

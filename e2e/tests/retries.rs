@@ -124,3 +124,19 @@ async fn stable_never_retries_into_the_canary() {
     let _ = world.send(Call::get("/").user("u1")).await.expect(503);
     assert_eq!(world.origin("v2-a").hits(), 0);
 }
+
+#[tokio::test]
+async fn an_error_of_the_upstreams_does_not_cost_the_clients_connection() {
+    let world = World::with(&["v1-a"], |conf| {
+        conf.service("users")["timeouts"] = json!({"first_byte": "100ms"});
+        conf.service("users")["retry"] = json!({"attempts": 1});
+    })
+    .await;
+    let mut conn = Conn::http1(world.http()).await;
+    let cases = [(Behaviour::Reset, 502), (Behaviour::Delay(SLOW), 504), (Behaviour::Describe, 200)];
+    for (behaviour, status) in cases {
+        world.origins[0].set(behaviour);
+        let reply = Call::get("/").user("u1").on(&mut conn).await.expect(status);
+        assert_ne!(reply.headers.get("connection").map(|value| value.as_bytes()), Some(&b"close"[..]), "{status}");
+    }
+}

@@ -4,9 +4,11 @@
 //! pingora keeps the idle connections and shows nobody its pool. What is done here is done from both of its ends:
 //! [`sockets`] makes the connections that it asks for and is told when it drops one, and the key under which a
 //! connection is kept says which requests may use it again. A connection that is too old is kept under a key that no
-//! request asks for any more; [`keeper`] then shuts its socket down, which has pingora drop it.
+//! request asks for any more; [`keeper`] then shuts its socket down, which has pingora drop it. The relay keeps its own
+//! on a [`shelf`].
 
 pub mod keeper;
+pub mod shelf;
 pub mod sockets;
 
 use std::net::SocketAddr;
@@ -14,10 +16,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use pingora::protocols::Stream;
 use pingora::upstreams::peer::HttpPeer;
 use serin_core::lifetime::Lifetime;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use self::shelf::{Kind, Shelf};
 use self::sockets::{Dialer, InUse, Sockets};
 use crate::conf;
 use crate::proxy::peer::Protocol;
@@ -62,6 +66,7 @@ pub struct InstancePool {
     retired: OnceLock<Instant>,
     retired_attempts: AtomicU64,
     sockets: Arc<Sockets>,
+    shelf: Shelf,
     metrics: PoolMetrics,
 }
 
@@ -96,6 +101,7 @@ impl InstancePool {
             lifetime: policy.max_lifetime.map(|length| Lifetime::new(length, unit)),
             slots: policy.max_connections.map(|most| Arc::new(Semaphore::new(most))),
             sockets: Arc::default(),
+            shelf: Shelf::default(),
             born: now,
             salt: random,
             retired: OnceLock::new(),
@@ -160,6 +166,25 @@ impl InstancePool {
     #[must_use]
     pub fn using(&self, descriptor: i32, reused: bool) -> Option<InUse> {
         self.sockets.using(descriptor, reused)
+    }
+
+    /// An idle connection of the relay's that may be used at `now`, and what counts it as used. `group` is the peer's.
+    #[must_use]
+    pub fn take(&self, group: u64, now: Instant) -> Option<(Stream, InUse)> {
+        self.shelf.take(self.kind(group, now), now, self.policy.idle)
+    }
+
+    /// Keeps a connection of the relay's for the next request.
+    pub fn keep(&self, stream: Stream, used: &InUse, kind: Kind, now: Instant) {
+        if !self.is_retired() {
+            self.shelf.put(stream, used, kind, now);
+        }
+    }
+
+    /// The kind of a connection that is made at `now`.
+    #[must_use]
+    pub fn kind(&self, group: u64, now: Instant) -> Kind {
+        Kind { group, epoch: self.epoch(now) }
     }
 
     /// Connections: all that are open, and those that requests use. Ones that were made in advance are among the open.

@@ -19,9 +19,11 @@ pub mod peer;
 pub mod reply;
 
 mod guard;
+mod hedge;
 mod limits;
 mod live;
 mod outcome;
+mod relay;
 mod steps;
 
 use std::cell::RefCell;
@@ -36,19 +38,20 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
 use ipnet::IpNet;
+use pingora::connectors::TransportConnector;
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::modules::http::HttpModules;
 use pingora::protocols::Digest;
 use pingora::proxy::{FailToProxy, ProxyHttp, Session};
 use pingora::upstreams::peer::HttpPeer;
-use pingora::{Error, ErrorSource, ErrorType, Result};
+use pingora::{Error, ErrorType, Result};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use serin_core::retry::Failure;
 use serin_core::tag::Trust;
 
 use self::ctx::{Answered, Ctx};
 use self::headers::ForwardingHeaders;
+use self::steps::Turn;
 use crate::connection::is_at;
 use crate::control::generation::Generation;
 use crate::listen::Accepts;
@@ -85,6 +88,8 @@ pub struct Edge {
     pub draining: Arc<AtomicBool>,
     /// Whether the gateway as a whole sheds load.
     pub overload: Arc<Overload>,
+    /// Makes the connections that the relay uses.
+    pub connector: TransportConnector,
 }
 
 #[async_trait]
@@ -120,6 +125,7 @@ impl ProxyHttp for Edge {
         ctx.mark = Instant::now();
         ctx.decision = ctx.mark.saturating_duration_since(ctx.start);
         match verdict {
+            None if relay::fits(session, ctx) => self.relay(session, ctx).await.map(|()| true),
             None => Ok(false),
             Some(reply) => {
                 ctx.replied = Some(reply.status.as_u16());
@@ -130,19 +136,13 @@ impl ProxyHttp for Edge {
     }
 
     async fn upstream_peer(&self, session: &mut Session, ctx: &mut Ctx) -> Result<Box<HttpPeer>> {
-        let first = ctx.upstream.as_ref().is_none_or(|upstream| upstream.tried.is_empty());
-        if !first {
+        let turn = Turn::next(ctx);
+        if turn == Turn::Again {
             self.back_off(ctx).await;
         }
-        let began = if first { ctx.mark } else { Instant::now() };
-        let index = self.pick(session, ctx, began);
-        ctx.mark = Instant::now();
-        let took = ctx.mark.saturating_duration_since(began);
-        ctx.decision += took;
-        if let Some(side) = ctx.service_side() {
-            guarded::note(side, ctx.mark, took);
-        }
-        self.connect(session, ctx, index?).await
+        let index = self.choose(session, ctx, turn)?;
+        self.enter(session, ctx, index).await?;
+        self.peer(ctx, index)
     }
 
     async fn connected_to_upstream(
@@ -196,23 +196,7 @@ impl ProxyHttp for Edge {
         if response.status.is_informational() && response.status != StatusCode::SWITCHING_PROTOCOLS {
             return Ok(());
         }
-        if self.note_report(ctx, &response.headers) {
-            load::strip(|name| drop(response.remove_header(name)));
-        }
-        let retry = failure::worth_retrying(ctx, response.status)
-            && failure::retries(session, ctx, Failure::Status(response.status));
-        let Some(upstream) = &mut ctx.upstream else { return Ok(()) };
-        upstream.status = Some(response.status.as_u16());
-        upstream.stream |= failure::is_event_stream(response);
-        let now = Instant::now();
-        self.end_attempt(ctx, Some(response.status.as_u16()), now);
-        self.judge_head(ctx, response, now);
-        if retry {
-            let mut error = Error::explain(ErrorType::HTTPStatus(response.status.as_u16()), "worth another attempt");
-            error.set_retry(true);
-            return Err(error.into_up());
-        }
-        Ok(())
+        self.judge_response(session, ctx, response)
     }
 
     fn upstream_response_trailer_filter(
@@ -233,20 +217,7 @@ impl ProxyHttp for Edge {
         if !informational && failure::ends_with_its_head(response) {
             answered(session, ctx);
         }
-        let Some((route, service)) = ctx.chosen().filter(|_| !informational) else { return Ok(()) };
-        headers::edit_response(response, |headers| {
-            if let Some(id) = ctx.upstream.as_ref().and_then(|upstream| upstream.assignment.issue) {
-                headers::issue_cookie(headers, service, id, is_tls(session))?;
-            }
-            if let Some(name) = &self.forwarding.request_id {
-                headers::set_request_id(headers, name, &ctx.request_id)?;
-            }
-            if let Some(told) = &ctx.rate_limit {
-                limits::tell(headers, told);
-            }
-            route.response_headers.apply(headers);
-            Ok(())
-        })
+        if informational { Ok(()) } else { self.edit_response(session, response, ctx) }
     }
 
     fn response_body_filter(
@@ -256,54 +227,33 @@ impl ProxyHttp for Edge {
         end_of_stream: bool,
         ctx: &mut Ctx,
     ) -> Result<Option<Duration>> {
-        if !end_of_stream && ctx.time_left(Instant::now()).is_some_and(|left| left.is_zero()) {
-            return Err(Error::explain(ErrorType::ReadTimedout, "the request took too long").into_up());
-        }
         if end_of_stream {
             answered(session, ctx);
+        } else {
+            self.check_deadline(ctx)?;
         }
         Ok(None)
     }
 
-    fn fail_to_connect(
-        &self,
-        session: &mut Session,
-        _peer: &HttpPeer,
-        ctx: &mut Ctx,
-        mut error: Box<Error>,
-    ) -> Box<Error> {
-        let now = Instant::now();
-        self.end_attempt(ctx, None, now);
-        self.judge_no_connection(ctx, now);
-        error.set_retry(failure::retries(session, ctx, Failure::Connect));
-        error
+    fn fail_to_connect(&self, session: &mut Session, _peer: &HttpPeer, ctx: &mut Ctx, error: Box<Error>) -> Box<Error> {
+        self.not_connected(session, ctx, error)
     }
 
     fn error_while_proxy(
         &self,
         _peer: &HttpPeer,
         session: &mut Session,
-        mut error: Box<Error>,
+        error: Box<Error>,
         ctx: &mut Ctx,
         client_reused: bool,
     ) -> Box<Error> {
-        let now = Instant::now();
-        if ctx.upstream.as_ref().is_some_and(|upstream| upstream.status.is_none()) {
-            if *error.esource() == ErrorSource::Upstream {
-                self.end_attempt(ctx, None, now);
-            } else {
-                // A client that hangs up says nothing bad of the instance.
-                self.abandon_attempt(ctx, now);
-            }
-        }
-        self.judge_break(ctx, &error, client_reused, now);
-        let retry = failure::verdict(session, ctx, &error, client_reused);
-        error.set_retry(retry);
-        error
+        self.broke(session, ctx, error, client_reused)
     }
 
     async fn fail_to_proxy(&self, session: &mut Session, error: &Error, ctx: &mut Ctx) -> FailToProxy {
         ctx.error = ctx.error.or(Some(failure::name(error)));
+        // pingora closes the connection after a failed attempt whatever it is told, so the client is told as well.
+        session.set_keepalive(None);
         let status = failure::answer(session, ctx, error).await;
         ctx.replied = Some(status);
         FailToProxy { error_code: status, can_reuse_downstream: false }
@@ -356,6 +306,32 @@ impl Edge {
             deadline::set(&mut head.headers, left);
         }
         route.request_headers.apply(&mut head.headers);
+        Ok(())
+    }
+
+    /// What changes in a response's head on its way to the client.
+    fn edit_response(&self, session: &Session, response: &mut ResponseHeader, ctx: &Ctx) -> Result<()> {
+        let Some((route, service)) = ctx.chosen() else { return Ok(()) };
+        headers::edit_response(response, |headers| {
+            if let Some(id) = ctx.upstream.as_ref().and_then(|upstream| upstream.assignment.issue) {
+                headers::issue_cookie(headers, service, id, is_tls(session))?;
+            }
+            if let Some(name) = &self.forwarding.request_id {
+                headers::set_request_id(headers, name, &ctx.request_id)?;
+            }
+            if let Some(told) = &ctx.rate_limit {
+                limits::tell(headers, told);
+            }
+            route.response_headers.apply(headers);
+            Ok(())
+        })
+    }
+
+    /// Breaks off a response whose time is over.
+    fn check_deadline(&self, ctx: &Ctx) -> Result<()> {
+        if ctx.time_left(Instant::now()).is_some_and(|left| left.is_zero()) {
+            return Err(Error::explain(ErrorType::ReadTimedout, "the request took too long").into_up());
+        }
         Ok(())
     }
 

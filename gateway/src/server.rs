@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use pingora::apps::HttpServerOptions;
+use pingora::connectors::{ConnectorOptions, TransportConnector};
 use pingora::proxy::http_proxy;
 use pingora::server::configuration::ServerConf;
 use pingora::server::{RunArgs, Server, ShutdownSignal, ShutdownSignalWatch, ShutdownWatch};
@@ -171,6 +172,7 @@ fn proxy_service(
         metrics: Arc::clone(control.metrics()),
         draining: Arc::clone(draining),
         overload: Arc::clone(overload),
+        connector: TransportConnector::new(Some(ConnectorOptions::from_server_conf(&server.configuration))),
     };
     let mut options = HttpServerOptions::default();
     let h2c = bootstrap.listeners.iter().any(|listener| listener.tls.is_none() && Accepts::of(listener).h2c);

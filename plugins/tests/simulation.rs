@@ -170,6 +170,7 @@ fn service(rng: &mut StdRng, pick: &str, start: Instant) -> Service {
             attempts: 3,
             on: on.into_iter().collect(),
             across: [Across::Same, Across::Stable, Across::Any][rng.random_range(0..3)],
+            hedge_after: None,
         },
         chain: ChainPlan { narrows: Vec::new(), pick: (pick.into(), balancer) },
         guards,

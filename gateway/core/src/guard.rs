@@ -143,7 +143,7 @@ mod tests {
             salt: "".into(),
             tags: Vec::new(),
             fallback: Fallback { on: Default::default(), to: FallbackTo::None, max_share: 10_000 },
-            retry: RetryPolicy { attempts: 1, on: Default::default(), across: Across::Same },
+            retry: RetryPolicy { attempts: 1, on: Default::default(), across: Across::Same, hedge_after: None },
             chain: ChainPlan::default(),
             guards: Guards { outlier: Some(outlier), ..Guards::default() },
         })

@@ -46,6 +46,9 @@ pub struct RetryPolicy {
     pub on: SmallVec<[RetryOn; 4]>,
     /// Where to.
     pub across: Across,
+    /// How long an idempotent request without a body waits for a response before it is sent to a second instance as well
+    /// ("hedged", Dean and Barroso, The Tail at Scale, 2013); `None` never does.
+    pub hedge_after: Option<Duration>,
 }
 
 /// How long to wait before a retry: a random time up to a bound that doubles with every attempt ("full jitter", Brooker
@@ -139,6 +142,7 @@ mod tests {
             attempts: 2,
             on: [RetryOn::ConnectFailure, RetryOn::Reset, RetryOn::Status(503)].into_iter().collect(),
             across: Across::Stable,
+            hedge_after: None,
         };
         let reset = Failure::Reset { reused: false };
         let status = |code| Failure::Status(StatusCode::from_u16(code).unwrap());

@@ -37,7 +37,9 @@ impl Keeper {
     pub fn tick(&self, now: Instant) {
         let mut pools = self.lock();
         for pool in pools.iter() {
-            pool.sockets.close_before(pool.oldest_epoch(now));
+            let oldest = pool.oldest_epoch(now);
+            pool.shelf.sift(oldest, now, pool.policy.idle);
+            pool.sockets.close_before(oldest);
             if !pool.is_retired() && pool.policy.min_idle > 0 {
                 replenish(pool, now);
             }

@@ -33,7 +33,7 @@ pub struct Sockets {
 
 /// How a socket is used.
 #[derive(Debug)]
-struct Used {
+pub struct Used {
     epoch: u64,
     /// Attempts that use it; several at a time only with HTTP/2. It is made for one.
     by: AtomicU32,
@@ -42,6 +42,19 @@ struct Used {
 /// Counts an attempt as a user of its connection, until it is dropped.
 #[derive(Debug)]
 pub struct InUse(Arc<Used>);
+
+impl InUse {
+    /// One more attempt uses the connection.
+    pub(super) fn start(used: &Arc<Used>) -> Self {
+        used.by.fetch_add(1, Relaxed);
+        Self(Arc::clone(used))
+    }
+
+    /// What it counts on, for as long as the connection is kept.
+    pub(super) fn connection(&self) -> Arc<Used> {
+        Arc::clone(&self.0)
+    }
+}
 
 impl Drop for InUse {
     fn drop(&mut self) {
@@ -120,6 +133,15 @@ impl Sockets {
                 return Some(socket);
             }
         }
+    }
+
+    /// One for a test, in use.
+    #[cfg(test)]
+    pub(super) fn adopted(self: &Arc<Self>, socket: TcpStream) -> (Stream, InUse) {
+        let descriptor = socket.as_raw_fd();
+        let stream = self.adopt(socket, 0);
+        let used = self.using(descriptor, false).unwrap();
+        (stream, used)
     }
 
     fn adopt(self: &Arc<Self>, socket: TcpStream, epoch: u64) -> Stream {

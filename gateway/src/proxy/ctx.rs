@@ -103,6 +103,43 @@ pub struct Upstream {
     pub grpc_timeout: Option<Duration>,
 }
 
+/// What belongs to one attempt alone, while another one of the same request is under way.
+pub struct Aside {
+    /// Position of its instance.
+    pub index: Option<u32>,
+    /// Counts it as in flight.
+    pub flight: Option<InFlight>,
+    /// When it began.
+    pub attempt_start: Instant,
+    subset: Option<usize>,
+    lease: Lease,
+    permit: Option<breaker::Permit>,
+}
+
+impl Upstream {
+    /// Takes out what belongs to the attempt under way, to make room for one beside it. Neither has a response yet.
+    pub fn set_aside(&mut self) -> Aside {
+        Aside {
+            index: self.tried.last().copied(),
+            subset: self.subset,
+            flight: self.flight.take(),
+            lease: std::mem::take(&mut self.lease),
+            permit: self.permit.take(),
+            attempt_start: self.attempt_start,
+        }
+    }
+
+    /// Makes an attempt that was set aside the one under way again.
+    pub fn resume(&mut self, aside: Aside) {
+        let Aside { index, subset, flight, lease, permit, attempt_start } = aside;
+        self.tried.retain(|tried| Some(*tried) != index);
+        self.tried.extend(index);
+        (self.subset, self.flight, self.lease, self.permit) = (subset, flight, lease, permit);
+        (self.attempt_start, self.proof, self.status) = (attempt_start, None, None);
+        self.failed = false;
+    }
+}
+
 /// What makes a success of an attempt with a good head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proof {

@@ -42,8 +42,18 @@ pub fn retries(session: &Session, ctx: &Ctx, failure: Failure) -> bool {
     in_time && policy.verdict(failure, upstream.tried.len(), method, replayable) && within_budget(ctx, now)
 }
 
+/// How long to wait for a response before a second attempt is made beside the first; `None` if none is to be made.
+#[must_use]
+pub fn hedges_after(session: &Session, ctx: &Ctx) -> Option<Duration> {
+    let (_, service) = ctx.chosen()?;
+    let after = service.retry.hedge_after?;
+    let upstream = ctx.upstream.as_ref()?;
+    let more = upstream.tried.len() < service.retry.attempts;
+    (more && !upstream.stream && session.req_header().method.is_idempotent()).then_some(after)
+}
+
 /// Takes a retry off the service's budget.
-fn within_budget(ctx: &Ctx, now: Instant) -> bool {
+pub fn within_budget(ctx: &Ctx, now: Instant) -> bool {
     let Some((_, service)) = ctx.chosen() else { return false };
     let allowed = service.guards.budget.as_ref().is_none_or(|budget| budget.spend(now));
     if let Some(side) = ctx.service_side().filter(|_| !allowed) {
@@ -147,8 +157,6 @@ pub async fn answer(session: &mut Session, ctx: &Ctx, error: &Error) -> u16 {
         "internal" | "refused" => (StatusCode::INTERNAL_SERVER_ERROR, "The gateway failed."),
         _ => (StatusCode::BAD_GATEWAY, "The upstream could not be reached or broke off."),
     };
-    // pingora closes the connection after a failed attempt whatever it is told, so the client is told as well.
-    session.set_keepalive(None);
     let mut reply = Reply::problem(status, detail);
     if detail == BUSY {
         reply.headers.push((header::RETRY_AFTER, RETRY_AFTER));

@@ -2,11 +2,14 @@
 
 use std::time::{Duration, Instant};
 
+use pingora::http::ResponseHeader;
 use pingora::proxy::Session;
+use pingora::{Error, ErrorSource, ErrorType, Result};
 use serin_core::decide::Why;
+use serin_core::retry::Failure;
 
-use super::ctx::{Ctx, Upstream};
-use super::{Edge, failure, head, live};
+use super::ctx::{Aside, Ctx, Upstream};
+use super::{Edge, failure, head, live, load};
 use crate::pool::Lease;
 use crate::telemetry::{Finished, names};
 
@@ -46,6 +49,68 @@ impl Edge {
         let (Some(&index), Some(flight)) = (upstream.tried.last(), upstream.flight.take()) else { return };
         side.metrics.instances[index as usize].upstream[names::class(0)].inc();
         flight.vitals().record_abandoned(now, now.saturating_duration_since(upstream.attempt_start));
+    }
+
+    /// The same of an attempt that was set aside.
+    pub(super) fn abandon_aside(&self, ctx: &Ctx, aside: &Aside, now: Instant) {
+        let (Some(side), Some(index), Some(flight)) = (ctx.service_side(), aside.index, &aside.flight) else { return };
+        side.metrics.instances[index as usize].upstream[names::class(0)].inc();
+        flight.vitals().record_abandoned(now, now.saturating_duration_since(aside.attempt_start));
+    }
+
+    /// What a response's head says of its attempt, and whether it is good enough for the client.
+    ///
+    /// # Errors
+    /// If there is to be another attempt.
+    pub(super) fn judge_response(&self, session: &Session, ctx: &mut Ctx, response: &mut ResponseHeader) -> Result<()> {
+        if self.note_report(ctx, &response.headers) {
+            load::strip(|name| drop(response.remove_header(name)));
+        }
+        let status = response.status;
+        let retry = failure::worth_retrying(ctx, status) && failure::retries(session, ctx, Failure::Status(status));
+        let Some(upstream) = &mut ctx.upstream else { return Ok(()) };
+        upstream.status = Some(status.as_u16());
+        upstream.stream |= failure::is_event_stream(response);
+        let now = Instant::now();
+        self.end_attempt(ctx, Some(status.as_u16()), now);
+        self.judge_head(ctx, response, now);
+        if retry {
+            let mut error = Error::explain(ErrorType::HTTPStatus(status.as_u16()), "worth another attempt");
+            error.set_retry(true);
+            return Err(error.into_up());
+        }
+        Ok(())
+    }
+
+    /// An attempt for which no connection was made. The error says whether there is to be another.
+    pub(super) fn not_connected(&self, session: &Session, ctx: &mut Ctx, mut error: Box<Error>) -> Box<Error> {
+        let now = Instant::now();
+        self.end_attempt(ctx, None, now);
+        self.judge_no_connection(ctx, now);
+        error.set_retry(failure::retries(session, ctx, Failure::Connect));
+        error
+    }
+
+    /// An attempt that broke off. The error says whether there is to be another.
+    pub(super) fn broke(&self, session: &Session, ctx: &mut Ctx, mut error: Box<Error>, reused: bool) -> Box<Error> {
+        self.note_break(ctx, &error, reused);
+        let retry = failure::verdict(session, ctx, &error, reused);
+        error.set_retry(retry);
+        error
+    }
+
+    /// Records an attempt that broke off.
+    pub(super) fn note_break(&self, ctx: &mut Ctx, error: &Error, reused: bool) {
+        let now = Instant::now();
+        if ctx.upstream.as_ref().is_some_and(|upstream| upstream.status.is_none()) {
+            if *error.esource() == ErrorSource::Upstream {
+                self.end_attempt(ctx, None, now);
+            } else {
+                // A client that hangs up says nothing bad of the instance.
+                self.abandon_attempt(ctx, now);
+            }
+        }
+        self.judge_break(ctx, error, reused, now);
     }
 
     /// One event of it all.

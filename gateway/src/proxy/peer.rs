@@ -89,12 +89,23 @@ pub fn connect_to(
     let mut peer = Box::new(template.clone());
     peer.group_key = key;
     let options = &mut peer.options;
-    let bounded = |timeout: Duration| left.map_or(timeout, |left| timeout.min(left.max(Duration::from_millis(1))));
-    options.total_connection_timeout = Some(bounded(timeouts.connect));
-    options.read_timeout = Some(bounded(if upstream.stream { timeouts.idle } else { timeouts.first_byte }));
+    options.total_connection_timeout = Some(bounded(timeouts.connect, left));
+    options.read_timeout = Some(bounded(patience(timeouts, upstream), left));
     options.write_timeout = Some(timeouts.idle);
     if upstream.upgrade {
         options.alpn = ALPN::H1;
     }
     peer
+}
+
+/// How long the head of a response may take.
+#[must_use]
+pub fn patience(timeouts: Timeouts, upstream: &Upstream) -> Duration {
+    if upstream.stream { timeouts.idle } else { timeouts.first_byte }
+}
+
+/// A timeout within what is left of the request's time; never none at all, which would be unlimited.
+#[must_use]
+pub fn bounded(timeout: Duration, left: Option<Duration>) -> Duration {
+    left.map_or(timeout, |left| timeout.min(left.max(Duration::from_millis(1))))
 }

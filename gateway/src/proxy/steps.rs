@@ -21,6 +21,25 @@ use super::{Edge, deadline, failure, guarded, head, is_tls, peer, with_rng};
 use crate::control::generation::Generation;
 use crate::pool::{Lease, Overflow};
 
+/// Which attempt an instance is picked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// The first.
+    First,
+    /// One after a failure, which may go to another subset.
+    Again,
+    /// One beside another that is still under way.
+    Beside,
+}
+
+impl Turn {
+    /// The turn of the next attempt, after those that there were.
+    pub(super) fn next(ctx: &Ctx) -> Self {
+        let first = ctx.upstream.as_ref().is_none_or(|upstream| upstream.tried.is_empty());
+        if first { Self::First } else { Self::Again }
+    }
+}
+
 impl Edge {
     /// Steps 1 and 2 of the decision: route, then subset. `Some` is an answer of our own.
     pub(super) fn route(&self, session: &Session, ctx: &mut Ctx) -> Option<Reply> {
@@ -92,24 +111,21 @@ impl Edge {
     }
 
     /// Steps 3 and 4 of the decision: pool, then instance. Returns the position of the instance in the service.
-    pub(super) fn pick(&self, session: &Session, ctx: &mut Ctx, now: Instant) -> Result<u32> {
+    fn pick(&self, session: &Session, ctx: &mut Ctx, turn: Turn, now: Instant) -> Result<u32> {
         let Some(generation) = ctx.generation.clone() else {
             return Error::e_explain(ErrorType::InternalError, "no generation was loaded");
         };
-        let Some(upstream) = &ctx.upstream else {
-            return Error::e_explain(ErrorType::InternalError, "no service was chosen");
-        };
+        let upstream = ctx.upstream.as_ref().ok_or_else(no_service)?;
         let service = &generation.core.services[upstream.service];
         let side = &generation.services[upstream.service];
         let wanted = upstream.assignment.subset;
-        let first = upstream.tried.is_empty();
-        let located = if first {
-            if let Some(budget) = &service.guards.budget {
-                budget.count_request(now);
-            }
-            decide::locate(service, wanted, now, &mut ())
-        } else {
-            decide::locate_retry(service, wanted, now, &mut ())
+        let first = turn == Turn::First;
+        if let Some(budget) = service.guards.budget.as_ref().filter(|_| first) {
+            budget.count_request(now);
+        }
+        let located = match turn {
+            Turn::First | Turn::Beside => decide::locate(service, wanted, now, &mut ()),
+            Turn::Again => decide::locate_retry(service, wanted, now, &mut ()),
         };
         let location = located.map_err(|unavailable| {
             side.metrics.fallbacks[wanted][unavailable.reason as usize].inc();
@@ -153,25 +169,41 @@ impl Edge {
 }
 
 impl Edge {
-    /// Waits for leave to connect to the instance that was picked, and says how to.
-    pub(super) async fn connect(&self, session: &Session, ctx: &mut Ctx, index: u32) -> Result<Box<HttpPeer>> {
-        let none = || Error::explain(ErrorType::InternalError, "no service was chosen");
-        let side = Arc::clone(ctx.service_side().ok_or_else(none)?);
-        let pool = &side.pools[index as usize];
-        let acquired = pool.acquire(ctx.time_left(ctx.mark)).await;
+    /// Picks an instance. Returns its position in the service.
+    ///
+    /// # Errors
+    /// If no pool can serve.
+    pub(super) fn choose(&self, session: &Session, ctx: &mut Ctx, turn: Turn) -> Result<u32> {
+        let began = if turn == Turn::First { ctx.mark } else { Instant::now() };
+        let index = self.pick(session, ctx, turn, began);
+        ctx.mark = Instant::now();
+        let took = ctx.mark.saturating_duration_since(began);
+        ctx.decision += took;
+        if let Some(side) = ctx.service_side() {
+            guarded::note(side, ctx.mark, took);
+        }
+        index
+    }
+
+    /// Waits for leave to use a connection to the instance that was picked.
+    ///
+    /// # Errors
+    /// If its pool is full and stays so.
+    pub(super) async fn enter(&self, session: &Session, ctx: &mut Ctx, index: u32) -> Result<()> {
+        let side = Arc::clone(ctx.service_side().ok_or_else(no_service)?);
+        let acquired = side.pools[index as usize].acquire(ctx.time_left(ctx.mark)).await;
         if acquired.as_ref().map_or(true, |acquired| acquired.waited) {
             ctx.mark = Instant::now();
         }
-        let (timeouts, left, now) = (ctx.timeouts().ok_or_else(none)?, ctx.time_left(ctx.mark), ctx.mark);
-        let upstream = ctx.upstream.as_mut().ok_or_else(none)?;
+        let now = ctx.mark;
+        let upstream = ctx.upstream.as_mut().ok_or_else(no_service)?;
         match acquired {
             Ok(acquired) => {
                 if acquired.waited {
                     upstream.attempt_start = now;
                 }
                 upstream.lease.permit = acquired.permit;
-                let (template, key) = (&side.peers[index as usize], |peer: &HttpPeer| pool.key(peer.group_key, now));
-                Ok(peer::connect_to(template, key(template), timeouts, left, upstream))
+                Ok(())
             }
             Err(Overflow) => {
                 upstream.flight = None;
@@ -180,6 +212,19 @@ impl Edge {
                 Err(error)
             }
         }
+    }
+
+    /// How pingora connects to the instance.
+    ///
+    /// # Errors
+    /// If no service was chosen, which the order of the steps rules out.
+    pub(super) fn peer(&self, ctx: &Ctx, index: u32) -> Result<Box<HttpPeer>> {
+        let side = ctx.service_side().ok_or_else(no_service)?;
+        let upstream = ctx.upstream.as_ref().ok_or_else(no_service)?;
+        let timeouts = ctx.timeouts().ok_or_else(no_service)?;
+        let template = &side.peers[index as usize];
+        let key = side.pools[index as usize].key(template.group_key, ctx.mark);
+        Ok(peer::connect_to(template, key, timeouts, ctx.time_left(ctx.mark), upstream))
     }
 
     /// Notes which connection an attempt got.
@@ -192,6 +237,11 @@ impl Edge {
             upstream.status = None;
         }
     }
+}
+
+/// Which the order of the steps rules out.
+pub(super) fn no_service() -> Box<Error> {
+    Error::explain(ErrorType::InternalError, "no service was chosen")
 }
 
 /// A request that no pool can serve is answered at once, which keeps the client's connection.

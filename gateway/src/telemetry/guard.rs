@@ -22,6 +22,7 @@ pub struct GuardFamilies {
     turns: IntCounterVec,
     panic: IntCounterVec,
     budget_exhausted: IntCounterVec,
+    hedges: IntCounterVec,
 }
 
 impl GuardFamilies {
@@ -59,6 +60,11 @@ impl GuardFamilies {
                 names::BUDGET_EXHAUSTED,
                 "Retries that the budget did not allow.",
                 &["service"],
+            )?,
+            hedges: counters(
+                names::HEDGES,
+                "Second attempts that were made beside a slow first one, by whether they answered first.",
+                &["service", "outcome"],
             )?,
         })
     }
@@ -102,6 +108,8 @@ impl GuardFamilies {
                 .map(|subset| self.panic.with_label_values(&[service, subset]))
                 .collect(),
             budget_exhausted: self.budget_exhausted.with_label_values(&[service]),
+            hedge_won: self.hedges.with_label_values(&[service, "won"]),
+            hedge_lost: self.hedges.with_label_values(&[service, "lost"]),
         }
     }
 }
@@ -118,6 +126,10 @@ pub struct GuardMetrics {
     panic: Vec<IntCounter>,
     /// Retries that the budget did not allow.
     pub budget_exhausted: IntCounter,
+    /// Second attempts beside a first that answered first.
+    pub hedge_won: IntCounter,
+    /// Second attempts beside a first that did not.
+    pub hedge_lost: IntCounter,
 }
 
 impl GuardMetrics {

@@ -56,6 +56,8 @@ pub const BREAKER: &str = "serin_breaker_state";
 pub const BREAKER_TURNS: &str = "serin_breaker_transitions_total";
 /// Attempts for which health was ignored.
 pub const PANIC: &str = "serin_panic_total";
+/// Second attempts beside a first, by outcome.
+pub const HEDGES: &str = "serin_hedges_total";
 /// Retries that the budget did not allow.
 pub const BUDGET_EXHAUSTED: &str = "serin_retry_budget_exhausted_total";
 /// Requests in flight.

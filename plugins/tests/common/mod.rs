@@ -57,7 +57,12 @@ pub(crate) fn service(instances: Vec<Instance>, fallback: FallbackTo, pick: &str
         salt: "users-2026".into(),
         tags: vec![TagRule { name: "canary".into(), when: vec![canary], subset: 1, trust: Trust::Any }],
         fallback: Fallback { on: FallbackReason::ALL.into_iter().collect(), to: fallback, max_share: 10_000 },
-        retry: RetryPolicy { attempts: 2, on: [RetryOn::ConnectFailure].into_iter().collect(), across: Across::Stable },
+        retry: RetryPolicy {
+            attempts: 2,
+            on: [RetryOn::ConnectFailure].into_iter().collect(),
+            across: Across::Stable,
+            hedge_after: None,
+        },
         chain: chain(pick),
         guards: Guards::default(),
     })

@@ -52,6 +52,10 @@ fn slow_start(conf: &SlowStart, at: &At<'_>, report: &mut Report<'_>) {
 
 fn retry(conf: &Retry, at: &At<'_>, report: &mut Report<'_>) {
     at_least(conf.backoff.max, conf.backoff.base, "base", &at.key("backoff").key("max"), report);
+    positive(conf.hedge_after, &at.key("hedge_after"), report);
+    if conf.hedge_after.is_some() && conf.attempts < 2 {
+        report.say(&at.key("hedge_after"), "has no effect with `attempts: 1`");
+    }
 }
 
 /// A share that would always be reached if it was 0.

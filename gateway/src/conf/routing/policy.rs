@@ -87,6 +87,10 @@ pub struct Retry {
     pub budget: RetryBudget,
     /// How long a retry waits.
     pub backoff: Backoff,
+    /// How long an idempotent request without a body waits for the response to begin before it is sent to a second
+    /// instance as well, whichever answers first; never if left out. Counts as a retry. Holds for HTTP/1.1 on both sides.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hedge_after: Option<Span>,
 }
 
 impl Default for Retry {
@@ -97,6 +101,7 @@ impl Default for Retry {
             across: Across::default(),
             budget: RetryBudget::default(),
             backoff: Backoff::default(),
+            hedge_after: None,
         }
     }
 }

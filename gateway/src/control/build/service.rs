@@ -309,6 +309,7 @@ fn retry_policy(conf: &conf::Retry) -> RetryPolicy {
             conf::Across::Stable => retry::Across::Stable,
             conf::Across::Any => retry::Across::Any,
         },
+        hedge_after: conf.hedge_after.map(conf::Span::duration),
     }
 }
 
