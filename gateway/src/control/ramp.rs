@@ -1,4 +1,4 @@
-//! Guarded ramps on the traffic document. What happens to a ramp is a change like any other; [`yield_to`] is what keeps
+//! Guarded ramps on the traffic document. What happens to a ramp is a change like any other; `yield_to` is what keeps
 //! a ramp from fighting operators, and [`driver`] is what makes it go on.
 
 pub mod driver;

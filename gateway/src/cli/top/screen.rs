@@ -251,7 +251,7 @@ pub(super) mod tests {
         }
         (view.help, view.selected) = (false, 4);
         let small = picture(&view, 80, 9);
-        assert!(small.iter().any(|line| line.0[..].first().is_some_and(|(_, look)| *look == Look::Selected)));
+        assert!(small.iter().any(|line| line.0.first().is_some_and(|(_, look)| *look == Look::Selected)));
         view.page = None;
         assert!(drawn(&view, 80, 24).contains("asking the gateway"));
         view.trouble = Some("gone\u{1b}[2J".to_owned());

@@ -175,17 +175,17 @@ pub fn tick(control: &Control, now: Instant, wall: SystemTime) {
             return;
         }
         for (service, act) in acts {
-            flip(control, service, act, wall);
+            flip(control, &service, act, wall);
         }
     }
 }
 
-fn flip(control: &Control, service: String, act: Act, at: Moment) {
+fn flip(control: &Control, service: &str, act: Act, at: Moment) {
     let actor = Actor { by: "ramp".to_owned(), from: "ramp".to_owned() };
     let current = control.current();
-    let reason = reason(&current, &service, &act);
+    let reason = reason(&current, service, &act);
     let aborts = matches!(act, Act::Abort(_));
-    let change = Change::Ramp(RampChange { service: service.clone(), act, by: actor.by.clone(), at });
+    let change = Change::Ramp(RampChange { service: service.to_owned(), act, by: actor.by.clone(), at });
     match control.flip(&actor, &change, &reason, Some(current.traffic_revision)) {
         Ok(_) if aborts => tracing::warn!(service, reason, "a ramp is aborted: everything goes to the stable subset"),
         Ok(_) => tracing::info!(service, reason, "{change}"),
