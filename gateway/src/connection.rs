@@ -43,6 +43,7 @@ enum Begins {
 #[async_trait]
 impl ServerApp for Connections {
     async fn process_new(self: &Arc<Self>, stream: Stream, shutdown: &ShutdownWatch) -> Option<Stream> {
+        self.overload.probe();
         if self.overload.refuses_connections() {
             return None;
         }

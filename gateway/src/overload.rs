@@ -4,8 +4,8 @@
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
@@ -21,6 +21,9 @@ use crate::limits;
 const LOOK: Duration = Duration::from_millis(100);
 /// How often keys of rate limits are swept.
 const SWEEP: Duration = Duration::from_secs(30);
+/// How many measurements in a row the queue has to be long for: a burst that is served is no overload (the idea of CoDel,
+/// RFC 8289: what counts is the least delay of an interval).
+const LONG: usize = 5;
 /// Shedding ends when this much, in percent of what it began at, is used.
 const ENOUGH: u64 = 95;
 
@@ -34,11 +37,13 @@ pub enum Resource {
     Descriptors = 1,
     /// Requests in flight.
     InFlight = 2,
+    /// Time that work waits for a worker thread, in microseconds: the least one of half a second.
+    QueueDelay = 3,
 }
 
 impl Resource {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 3] = [Self::Memory, Self::Descriptors, Self::InFlight];
+    pub const ALL: [Self; 4] = [Self::Memory, Self::Descriptors, Self::InFlight, Self::QueueDelay];
 
     /// Its name in metrics.
     #[must_use]
@@ -47,6 +52,7 @@ impl Resource {
             Self::Memory => "memory",
             Self::Descriptors => "descriptors",
             Self::InFlight => "in_flight",
+            Self::QueueDelay => "queue_delay",
         }
     }
 }
@@ -68,6 +74,7 @@ pub struct Overload {
     used: [AtomicU64; Resource::ALL.len()],
     /// A bit for each resource of which too much is used.
     state: AtomicU8,
+    probing: Once,
     metrics: OverloadMetrics,
 }
 
@@ -76,7 +83,7 @@ pub struct Overload {
 pub struct ResourceStatus {
     /// What it is.
     pub resource: &'static str,
-    /// How much is used: bytes, descriptors or requests.
+    /// How much is used: bytes, descriptors, requests or microseconds.
     pub used: u64,
     /// From how much on requests are refused.
     pub limit: Option<u64>,
@@ -93,8 +100,9 @@ impl Overload {
             conf.memory.as_option().and_then(|memory| memory.of(available_memory())),
             conf.descriptors.as_option().and_then(|part| Some(share(most_descriptors()?, part))),
             conf.in_flight.map(|most| u64::from(most.get())),
+            conf.queue_delay.as_option().map(|most| micros(most.duration())),
         ];
-        Self { limits, used: Default::default(), state: AtomicU8::new(0), metrics }
+        Self { limits, used: Default::default(), state: AtomicU8::new(0), probing: Once::new(), metrics }
     }
 
     /// The resource for want of which a request has to be refused, with so many in flight, itself included. It is
@@ -174,6 +182,22 @@ impl Overload {
         self.metrics.shedding[at].set(i64::from(self.limits[at].is_some_and(|limit| crowd >= limit)));
     }
 
+    /// Starts to measure how long work waits for a worker, on the runtime of the caller and once: a task that sleeps is
+    /// late by as long as the queue is.
+    pub fn probe(self: &Arc<Self>) {
+        self.probing.call_once(|| {
+            let this = Arc::clone(self);
+            tokio::spawn(async move {
+                let mut delays = Delays::default();
+                loop {
+                    let due = tokio::time::Instant::now() + LOOK;
+                    tokio::time::sleep_until(due).await;
+                    this.note(Resource::QueueDelay, micros(delays.add(due.elapsed())));
+                }
+            });
+        });
+    }
+
     /// Starts the thread that looks. It also sweeps the keys of rate limits, for as long as the process lives.
     ///
     /// # Errors
@@ -193,6 +217,26 @@ impl Overload {
         };
         std::thread::Builder::new().name("overload".to_owned()).spawn(look).map(drop)
     }
+}
+
+/// The latest delays of the queue.
+#[derive(Default)]
+struct Delays {
+    latest: [Duration; LONG],
+    next: usize,
+}
+
+impl Delays {
+    /// Adds one; returns the least.
+    fn add(&mut self, delay: Duration) -> Duration {
+        self.latest[self.next] = delay;
+        self.next = (self.next + 1) % LONG;
+        self.latest.iter().min().copied().unwrap_or_default()
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Resident memory of the process in bytes.
@@ -256,6 +300,19 @@ mod tests {
         assert_eq!(overload.metrics.shed[Resource::Memory as usize].get(), 3);
         overload.note(Resource::Descriptors, 1 << 40);
         assert_eq!([5, 6].map(|in_flight| overload.sheds(in_flight)), [None, Some(Resource::InFlight)]);
+    }
+
+    #[test]
+    fn a_queue_is_long_when_it_was_for_half_a_second() {
+        let overload = overload(r#"{"queue_delay": "100ms"}"#);
+        let mut delays = Delays::default();
+        // One short delay among them says that the queue was drained.
+        let before = [150, 200, 110, 900, 99].map(|delay| (delay, false));
+        let then = [(500, false), (500, false), (500, false), (500, false), (500, true), (96, true), (94, false)];
+        for (delay, shedding) in before.into_iter().chain(then) {
+            overload.note(Resource::QueueDelay, micros(delays.add(Duration::from_millis(delay))));
+            assert_eq!(overload.sheds(1).is_some(), shedding, "{delay} ms");
+        }
     }
 
     #[test]

@@ -82,7 +82,7 @@ impl Available {
     /// The headcount at `now`. `pool` is the one that this was made for.
     pub fn look(&self, pool: &[Instance], now: Instant) -> Headcount {
         let seen = self.seen.load(Acquire);
-        if seen != self.version() || self.since_epoch(now) >= self.until.load(Relaxed) {
+        if seen != self.version() || self.has_run_out(now) {
             self.look_again(pool, now, seen == 0);
         }
         Headcount { healthy: self.healthy.load(Relaxed), total: self.total }
@@ -144,6 +144,11 @@ impl Available {
 
     fn version(&self) -> u64 {
         self.changes.iter().map(|changes| changes.count()).sum::<u64>() + 1
+    }
+
+    fn has_run_out(&self, now: Instant) -> bool {
+        let until = self.until.load(Relaxed);
+        until != u64::MAX && self.since_epoch(now) >= until
     }
 
     fn since_epoch(&self, now: Instant) -> u64 {

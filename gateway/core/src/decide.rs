@@ -410,7 +410,7 @@ fn with_candidates<'a, R: Recorder>(
     let slot = |index: &u32| pool.instances.binary_search_by_key(index, |i| i.index).ok();
     let tried: SmallVec<[Slot; 4]> = attempt.tried.iter().filter_map(slot).collect();
     let mut candidates = pool.candidates();
-    let _ = pool.headcount(attempt.now);
+    // Whoever made the location has looked at the instances' health.
     if !location.panic && pool.available.keep_healthy(&mut candidates) {
         recorder.narrowed(HEALTHY, &candidates);
     }

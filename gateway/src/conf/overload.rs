@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::scalar::{Memory, OrNone, Percent};
+use super::scalar::{Memory, OrNone, Percent, Span};
 
 /// When the gateway as a whole is overloaded: new requests then get 503, the admin API still answers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -19,11 +19,18 @@ pub struct Overload {
     /// Requests in flight, 1 or more. Default: any number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_flight: Option<NonZeroU32>,
+    /// How long work waits for a worker thread, all through half a second, or `none`.
+    pub queue_delay: OrNone<Span>,
 }
 
 impl Default for Overload {
     fn default() -> Self {
         let share = Percent::from_hundredths(9_000).unwrap_or_default();
-        Self { memory: OrNone::Some(Memory::Share(share)), descriptors: OrNone::Some(share), in_flight: None }
+        Self {
+            memory: OrNone::Some(Memory::Share(share)),
+            descriptors: OrNone::Some(share),
+            in_flight: None,
+            queue_delay: OrNone::Some(Span::from_secs(1)),
+        }
     }
 }

@@ -115,3 +115,34 @@ async fn a_balancer_that_stalls_is_taken_out() {
     assert!(slow().await > before.0 + 100.0, "decisions are fast again");
     assert!(pool.origins[1].hits() > before.1 + 70, "by round robin");
 }
+
+/// Work that waits for a worker thread is an overload: new requests are turned away until the queue is short again.
+#[tokio::test]
+async fn a_queue_before_the_workers_is_shed() {
+    let origins = origins(&["a"]).await;
+    let mut pool = conf::pool(&[&origins[0]], json!([{"faulty": {"fault": "stall"}}]));
+    pool["self_guard"] = json!({"decision_p99": "1s"});
+    let mut conf = Conf::empty().with_service("pool", pool);
+    conf.bootstrap["threads"] = json!(1);
+    conf.bootstrap["overload"] = json!({"queue_delay": "50ms"});
+    let gateway = Gateway::start_as(env!("CARGO_BIN_EXE_serin-faulty").into(), conf).await;
+    // 64 clients at a time, each of whose requests holds the only worker for 5 ms.
+    let client = async || {
+        let mut conn = Conn::http1(gateway.http()).await;
+        let end = tokio::time::Instant::now() + Duration::from_secs(10);
+        while tokio::time::Instant::now() < end {
+            let reply = Call::get("/pool").on(&mut conn).await;
+            if reply.status == 503 {
+                return reply.header("retry-after") == "1";
+            }
+        }
+        false
+    };
+    let shed = futures_util::future::join_all((0..64).map(|_| client())).await;
+    assert!(shed.iter().all(|&shed| shed), "{shed:?}");
+    wait::until("the end of the queue", || async {
+        (Call::get("/pool").to(gateway.http()).await.status == 200).then_some(())
+    })
+    .await;
+    assert!(gateway.metrics().await.sum("serin_shed_total", &["resource=\"queue_delay\""]) >= 64.0);
+}
