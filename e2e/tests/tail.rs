@@ -12,7 +12,7 @@ use serin_e2e::client::{Call, Conn};
 use serin_e2e::gateway::binary;
 use serin_e2e::{World, wait};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::net::TcpStream;
 
 /// `serin tail` as it runs; it ends with its handle.
 struct Tail {
@@ -132,16 +132,10 @@ async fn who_asks_for_what_is_not_there_is_told() {
     assert!(failed.stderr.contains("usres"), "{failed:?}");
 }
 
-/// Opens a stream of all decisions whose reader takes next to nothing in advance.
+/// Opens a stream of all decisions, which nobody reads for now.
 async fn slow_reader(world: &World) -> TcpStream {
-    let socket = TcpSocket::new_v4().unwrap();
-    socket.set_recv_buffer_size(64 << 10).unwrap();
-    let mut stream = socket.connect(world.gateway.admin_address()).await.unwrap();
-    let request = format!("GET /v1/tail HTTP/1.1\r\nhost: {}\r\n\r\n", world.gateway.admin_address());
-    stream.write_all(request.as_bytes()).await.unwrap();
-    let mut head = [0; 12];
-    stream.read_exact(&mut head).await.unwrap();
-    assert_eq!(&head, b"HTTP/1.1 200");
+    let (status, stream) = tail_status(world).await;
+    assert_eq!(status, 200);
     stream
 }
 
@@ -149,7 +143,7 @@ async fn slow_reader(world: &World) -> TcpStream {
 async fn a_slow_reader_holds_no_request_up_and_is_told_what_he_lost() {
     let world = start().await;
     let mut stream = slow_reader(&world).await;
-    let (mut conn, path) = (Conn::http1(world.http()).await, format!("/{}", "path".repeat(500)));
+    let (mut conn, path) = (Conn::http1(world.http()).await, format!("/{}", "path".repeat(1_500)));
     let began = Instant::now();
     let mut requests = 0;
     while requests % 100 != 0 || world.gateway.metrics().await.sum("serin_tail_dropped_total", &[]) < 10.0 {
