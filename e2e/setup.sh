@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs the peers of the end-to-end tests (Python's grpcio and websockets) into .tools/venv, and libfaketime, which
-# shifts the clock of a process. Does nothing if they are there.
+# Installs the peers of the end-to-end tests (Python's grpcio and websockets) into .tools/venv, libfaketime, which shifts
+# the clock of a process, and Chromium with its driver, for the console. Does nothing if they are there.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 venv="$here/../.tools/venv"
@@ -13,6 +13,11 @@ if ! ls /usr/lib/*/faketime/libfaketime.so.1 >/dev/null 2>&1; then
     echo "e2e peers: installing libfaketime"
     $sudo apt-get update -q
     $sudo apt-get install -y -q libfaketime
+fi
+if ! command -v chromium >/dev/null || ! command -v chromedriver >/dev/null; then
+    echo "e2e peers: installing chromium and its driver"
+    $sudo apt-get update -q
+    $sudo apt-get install -y -q --no-install-recommends chromium chromium-driver
 fi
 if cmp -s "$wanted" "$stamp"; then
     echo "e2e peers: present"

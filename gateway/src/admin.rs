@@ -1,7 +1,8 @@
 //! The admin API: reads what is in force, flips the traffic document, explains and previews. [`endpoints`] is the one
-//! table that both the router and the OpenAPI document are made from.
+//! table that both the router and the OpenAPI document are made from. Beside the API there is the [`console`].
 
 mod body;
+mod console;
 mod endpoint;
 mod guard;
 mod live;
@@ -37,7 +38,7 @@ use crate::overload::Overload;
 pub use self::live::{Figures, LivePage, SeriesPage, ServiceLive, SubsetLive, SubsetSeries};
 pub use self::problem::{ProblemDocument, Wrong};
 pub use self::ramp::{GuardView, RampList, RampStart, RampView};
-pub use self::read::{Alive, Config, HistoryPage, Ready};
+pub use self::read::{Alive, Config, HistoryPage, NodeView, Ready};
 pub use self::token::Token;
 pub use self::view::{
     CallsView, CheckView, ConnectionsView, InstanceView, LoadView, RateLimitView, ServiceList, ServiceSummary,
@@ -102,7 +103,7 @@ pub fn router(state: State) -> Router {
     for endpoint in endpoints() {
         router = router.route(endpoint.path, endpoint.handler);
     }
-    router
+    console::routes(router)
         .fallback(problem::not_found)
         .method_not_allowed_fallback(problem::method_not_allowed)
         .layer(axum::middleware::from_fn_with_state(state.clone(), guard::guard))

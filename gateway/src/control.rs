@@ -157,6 +157,12 @@ impl Control {
         &self.workshop.metrics
     }
 
+    /// Which gateway this is.
+    #[must_use]
+    pub fn node(&self) -> &Node {
+        &self.workshop.node
+    }
+
     /// What goes on in the background.
     #[must_use]
     pub fn upkeep(&self) -> &Arc<Upkeep> {

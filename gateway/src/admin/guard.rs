@@ -10,6 +10,7 @@ use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, StatusCode, Uri};
 
 use super::State;
+use super::console;
 use super::problem::ApiError;
 use super::read::is_verbose;
 
@@ -20,7 +21,7 @@ pub(super) async fn guard(Extract(state): Extract<State>, request: Request, next
         Err(error) => error.into_response(),
     };
     let headers = response.headers_mut();
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }
@@ -28,19 +29,29 @@ pub(super) async fn guard(Extract(state): Extract<State>, request: Request, next
 fn check(state: &State, uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
     let host = uri.authority().cloned().or_else(|| headers.get(HOST)?.to_str().ok()?.parse().ok());
     check_host(state.loopback, host.as_ref(), headers)?;
-    check_site(host.as_ref(), headers)?;
+    // A link on another page may lead to the console, which is no more than files; what it then asks for is asked by
+    // its own pages.
+    if !(console::is_console(uri.path()) && is_navigation(headers)) {
+        check_site(host.as_ref(), headers)?;
+    }
     let Some(token) = &state.token else { return Ok(()) };
     let shown = headers.get(AUTHORIZATION).is_some_and(|shown| token.is_shown_by(shown.as_bytes()));
     if shown || is_open(uri) { Ok(()) } else { Err(ApiError::unauthorized()) }
 }
 
-/// Probes need no token.
+/// Probes need no token, and neither do the files of the console: a constant list, without any data of the gateway.
 fn is_open(uri: &Uri) -> bool {
     match uri.path() {
         "/healthz" => true,
         "/readyz" => !is_verbose(uri.query()),
-        _ => false,
+        path => console::is_console(path),
     }
+}
+
+/// Whether a browser opens a page, and does not fetch something for one.
+fn is_navigation(headers: &HeaderMap) -> bool {
+    let says = |name, value| headers.get(name).is_some_and(|said| said == value);
+    says("sec-fetch-mode", "navigate") && says("sec-fetch-dest", "document") && !headers.contains_key(ORIGIN)
 }
 
 /// On a loopback address only loopback hosts are asked for. Any other name is one that somebody has made resolve to

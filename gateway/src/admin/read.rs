@@ -52,6 +52,9 @@ pub struct Ready {
 /// The documents in force, without secrets.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Config {
+    /// Which gateway this is.
+    #[serde(default)]
+    pub node: NodeView,
     /// What the gateway was started with.
     pub bootstrap: Value,
     /// The routing document. Values of header edits that look like credentials are left out.
@@ -60,6 +63,19 @@ pub struct Config {
     pub traffic: Traffic,
     /// Revisions of the two.
     pub revision: Revisions,
+}
+
+/// Which gateway this is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct NodeView {
+    /// Its identity: the configured one, or the name of the host.
+    pub id: String,
+    /// Its zone.
+    pub zone: Option<String>,
+    /// Its cluster.
+    pub cluster: Option<String>,
+    /// Version of the gateway.
+    pub version: String,
 }
 
 /// A part of the history, newest first.
@@ -121,7 +137,14 @@ pub(super) async fn config(Extract(state): Extract<State>) -> Result<Json<Config
     let internal = |error: serde_json::Error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string());
     let mut routing = serde_json::to_value(&*current.routing).map_err(internal)?;
     view::leave_out_secrets(&mut routing);
+    let node = state.control.node();
     Ok(Json(Config {
+        node: NodeView {
+            id: node.id.to_string(),
+            zone: node.zone.as_ref().map(ToString::to_string),
+            cluster: node.cluster.as_ref().map(ToString::to_string),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        },
         bootstrap: serde_json::to_value(&state.control.bootstrap).map_err(internal)?,
         routing,
         traffic: Traffic { revision: current.traffic_revision, ..Traffic::clone(&current.traffic) },

@@ -168,6 +168,78 @@ async fn who_may_talk() {
     }
 }
 
+/// The files of the console hold no data of the gateway: a constant list, the same for everybody.
+#[tokio::test]
+async fn the_console_is_open_and_what_it_asks_for_is_not() {
+    let page: Headers =
+        &[("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "document")];
+    let embedded: Headers =
+        &[("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "no-cors"), ("sec-fetch-dest", "script")];
+    let cases: [(&str, Headers, u16, &str); 17] = [
+        ("GET /", &[], 307, ""),
+        ("GET /console", &[], 307, ""),
+        ("GET /console/", &[], 200, "text/html; charset=utf-8"),
+        ("HEAD /console/", &[], 200, "text/html; charset=utf-8"),
+        ("GET /console/app.js", &[], 200, "text/javascript; charset=utf-8"),
+        ("GET /console/style.css", &[], 200, "text/css; charset=utf-8"),
+        ("GET /console/favicon.svg", &[], 200, "image/svg+xml"),
+        ("GET /console/app.js?v=1", &[], 200, "text/javascript; charset=utf-8"),
+        ("POST /console/", &[], 405, "application/problem+json"),
+        ("GET /console/none.js", &[], 401, "application/problem+json"),
+        ("GET /console/%2e%2e/v1/traffic", &[], 401, "application/problem+json"),
+        ("GET /v1/traffic", &[], 401, "application/problem+json"),
+        ("GET /readyz?verbose", &[], 401, "application/problem+json"),
+        ("GET /console/", &[("host", "evil.example")], 421, "application/problem+json"),
+        ("GET /console/", page, 200, "text/html; charset=utf-8"),
+        ("GET /console/app.js", embedded, 403, "application/problem+json"),
+        ("GET /v1/traffic", page, 403, "application/problem+json"),
+    ];
+    let api = Api::new("127.0.0.1:9901", Some(TOKEN));
+    for (line, headers, expected, kind) in cases {
+        let (status, head, value) = api.send(line, headers, "").await;
+        assert_eq!(status, expected, "{line} {headers:?}: {value}");
+        assert_eq!(head.get("content-type").map_or("", |kind| kind.to_str().unwrap()), kind, "{line}");
+        assert_eq!(head["x-content-type-options"], "nosniff", "{line}");
+        if status == 307 {
+            assert_eq!(head["location"], "/console/");
+        }
+    }
+    let (status, ..) = Api::open().send("GET /console/none.js", &[], "").await;
+    assert_eq!(status, 404);
+}
+
+#[tokio::test]
+async fn the_console_runs_only_its_own_files() {
+    let api = Api::open();
+    let (_, head, _) = api.send("GET /console/", &[], "").await;
+    let policy = head["content-security-policy"].to_str().unwrap();
+    for rule in [
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "connect-src 'self'",
+        "img-src 'self' data:",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+    ] {
+        assert!(policy.split("; ").any(|said| said == rule), "{rule}: {policy}");
+    }
+    assert!(!policy.contains("unsafe"), "{policy}");
+    assert_eq!(head["cache-control"], "no-cache");
+    assert_eq!(head["referrer-policy"], "no-referrer");
+    let tag = head["etag"].to_str().unwrap().to_owned();
+    for (known, expected) in [(tag.clone(), 304), (format!("\"x\", W/{tag}"), 304), ("\"x\"".to_owned(), 200)] {
+        let (status, head, body) = api.send("GET /console/", &[("if-none-match", &known)], "").await;
+        assert_eq!(status, expected, "{known}");
+        assert_eq!(head["etag"], tag);
+        assert_eq!(body == "", expected == 304);
+    }
+    let (_, head, _) = api.send("GET /v1/traffic", &[], "").await;
+    assert_eq!(head["cache-control"], "no-store", "data is not kept");
+}
+
 #[tokio::test]
 async fn flips() {
     let json: &[_] = &[("content-type", "application/json")];

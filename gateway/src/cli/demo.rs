@@ -148,7 +148,7 @@ fn is_up(address: SocketAddr) -> bool {
 fn lines_to_try(address: SocketAddr, admin: SocketAddr) -> String {
     format!(
         "\
-Serin is ready: users' traffic at http://{address}, admin API at http://{admin}.
+Serin is ready: users' traffic at http://{address}, console and admin API at http://{admin}.
 
 # a user, who stays on his version
 curl -s -H 'x-user-id: 7' http://{address}/api/users/7
