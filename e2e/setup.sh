@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs the peers of the end-to-end tests (Python's grpcio and websockets) into .tools/venv, libfaketime, which shifts
-# the clock of a process, and Chromium with its driver, for the console. Does nothing if they are there.
+# the clock of a process, Prometheus with promtool, curl, and Chromium with its driver, for the console. Does nothing if
+# they are there.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 venv="$here/../.tools/venv"
@@ -13,6 +14,17 @@ if ! ls /usr/lib/*/faketime/libfaketime.so.1 >/dev/null 2>&1; then
     echo "e2e peers: installing libfaketime"
     $sudo apt-get update -q
     $sudo apt-get install -y -q libfaketime
+fi
+if ! command -v promtool >/dev/null 2>&1; then
+    echo "e2e peers: installing prometheus"
+    $sudo apt-get update -q
+    $sudo apt-get install -y -q --no-install-recommends prometheus
+    # The tests start their own; the one that the package starts is in nobody's interest.
+    { $sudo systemctl disable --now prometheus || $sudo service prometheus stop; } >/dev/null 2>&1 || true
+fi
+if ! command -v curl >/dev/null 2>&1; then
+    echo "e2e peers: installing curl"
+    $sudo apt-get install -y -q curl
 fi
 if ! command -v chromium >/dev/null || ! command -v chromedriver >/dev/null; then
     echo "e2e peers: installing chromium and its driver"

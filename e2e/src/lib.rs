@@ -11,13 +11,16 @@
 )]
 
 pub mod admin;
+pub mod book;
 pub mod client;
 pub mod conf;
 pub mod gateway;
 pub mod ledger;
 pub mod origin;
 pub mod peers;
+pub mod prometheus;
 pub mod rogue;
+pub mod session;
 pub mod tls;
 pub mod wait;
 pub mod world;

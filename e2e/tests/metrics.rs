@@ -186,3 +186,78 @@ async fn a_log_that_nobody_reads_holds_no_request_up() {
     assert!(start.elapsed() < wait::DEADLINE, "1,500 requests took {:?}", start.elapsed());
     let _ = tokio::time::timeout(Duration::from_secs(2), world.gateway.metrics()).await.expect("admin to answer");
 }
+
+#[tokio::test]
+async fn calls_and_failures_are_counted_by_instance_strategy_and_kind() {
+    let refusing = serin_e2e::origin::refusing_address();
+    let world = World::with(&["v1-a", "v2-a"], |conf| {
+        conf.weights(&[("v1", "100%"), ("v2", "0%")]);
+        let users = conf.service("users");
+        users["balancer"] = json!([{"zone_affinity": {}}, {"p2c": {}}]);
+        users["retry"] = json!({"attempts": 1});
+        users["tags"] =
+            json!([{"name": "canary", "when": {"header": {"x-traffic-tag": "canary"}}, "subset": "v2", "trust": "any"}]);
+        users["timeouts"] = json!({"first_byte": "150ms"});
+        conf.routing["services"]["dead"] = json!({
+            "instances": [{"address": refusing.to_string()}], "retry": {"attempts": 1}, "panic_threshold": "0%",
+        });
+        let dead = json!({"name": "dead", "match": {"path": {"prefix": "/dead"}}, "service": "dead"});
+        conf.routes().push(dead);
+    })
+    .await;
+    let _ = world.send(Call::get("/").user("u1")).await.expect(200);
+    let _ = world.send(Call::get("/status/503").user("u1")).await.expect(503);
+    let _ = world.send(Call::get("/dead")).await.expect(502);
+    world.gateway.set_switch("balancer", true, None).await;
+    let _ = world.send(Call::get("/").header("x-traffic-tag", "canary")).await.expect(200);
+    let metrics = metrics_of(&world, 4).await;
+    let instance = |name: &str| format!("instance=\"{}\"", world.origin(name).address);
+    let (v1, v2, dead) = (instance("v1-a"), instance("v2-a"), format!("instance=\"{refusing}\""));
+    let calls = "serin_upstream_request_duration_seconds_count";
+    let cases: [(&str, &[&str], u32); 7] = [
+        (calls, &[&v1, "strategy=\"zone_affinity+p2c\""], 2),
+        (calls, &[&v2, "strategy=\"round_robin\""], 1),
+        (calls, &[&dead], 0),
+        ("serin_upstream_failures_total", &[&v1, "kind=\"status\""], 1),
+        ("serin_upstream_failures_total", &[&dead, "kind=\"connect\""], 1),
+        ("serin_upstream_failures_total", &[], 2),
+        ("serin_tag_matches_total", &["rule=\"canary\"", "subset=\"v2\""], 1),
+    ];
+    for (family, labels, count) in cases {
+        assert!(is(metrics.sum(family, labels), count), "{family} {labels:?}: not {count}\n{}", metrics.0);
+    }
+}
+
+#[tokio::test]
+async fn a_source_that_cannot_be_taken_grows_old() {
+    let world = start().await;
+    let age = async |family: &str| world.gateway.metrics().await.sum(family, &["source=\"routing\""]);
+    wait::until("the routing document to be looked at", async || {
+        (age("serin_source_confirmed_age_seconds").await < age("serin_source_loaded_age_seconds").await - 0.5)
+            .then_some(())
+    })
+    .await;
+    world.gateway.write_routing(&json!({"routs": []}));
+    wait::until("the routing document to grow old", async || {
+        (age("serin_source_confirmed_age_seconds").await > 2.5).then_some(())
+    })
+    .await;
+    assert!(world.gateway.metrics().await.sum("serin_source_confirmed_age_seconds", &["source=\"traffic\""]) < 2.5);
+}
+
+#[tokio::test]
+async fn series_leave_with_what_they_are_of() {
+    let world = start().await;
+    let _ = world.send(Call::get("/api").user("u1")).await.expect(200);
+    metrics_of(&world, 1).await;
+    let mut routing = world.gateway.conf.routing.clone();
+    routing["services"]["more"] = json!({"instances": [{"address": "127.0.0.1:1"}]});
+    world.gateway.write_routing(&routing);
+    let of_more = async || world.gateway.metrics().await.0.lines().filter(|line| line.contains("\"more\"")).count();
+    wait::until("the series of the service that joined", async || (of_more().await > 10).then_some(())).await;
+    world.gateway.write_routing(&world.gateway.conf.routing);
+    wait::until("them to leave with it", async || (of_more().await == 0).then_some(())).await;
+    let metrics = world.gateway.metrics().await;
+    assert!(is(metrics.sum("serin_requests_total", &["service=\"users\""]), 1), "{}", metrics.0);
+    assert!(metrics.sum("process_resident_memory_bytes", &[]) > 1e6, "{}", metrics.0);
+}

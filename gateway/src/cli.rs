@@ -15,6 +15,7 @@ mod switch;
 mod tail;
 mod text;
 mod top;
+mod upstream;
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -90,6 +91,8 @@ enum Command {
     Schema(offline::PrintSchema),
     /// Run a gateway with three demo upstreams in this process.
     Demo(demo::Demo),
+    /// Run upstreams to try things on.
+    Upstream(upstream::Upstreams),
     /// Show what the running gateway does with a request, and why.
     Explain(explain::Explain),
     /// Weights and aborts of a service.
@@ -159,6 +162,7 @@ fn dispatch(args: &Args, catalogue: Catalogue) -> Result<(), Failure> {
         Command::Check(check) => check.run(&catalogue, out),
         Command::Schema(schema) => schema.run(),
         Command::Demo(demo) => demo.run(catalogue),
+        Command::Upstream(upstreams) => upstreams.run(),
         Command::Explain(explain) => explain.run(&client()?, out),
         Command::Canary(canary) => canary.run(&client()?, out),
         Command::Ramp(ramp) => ramp.run(&client()?, out),
@@ -250,4 +254,9 @@ impl From<Problems> for Failure {
 }
 
 #[cfg(test)]
+mod reference;
+#[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+pub(crate) use self::reference::page as reference;

@@ -126,6 +126,9 @@ impl Control {
             }
         }
         workshop.announce(&generation);
+        for document in [ROUTING, TRAFFIC] {
+            workshop.metrics.sources.loaded(document, Instant::now());
+        }
         Ok(Self {
             live: Arc::new(ArcSwap::from_pointee(generation)),
             bootstrap,
@@ -199,6 +202,7 @@ impl Control {
         let file = &self.bootstrap.routing.file;
         let read = Source::read(file);
         if state.routing.has_seen(&read) {
+            self.confirm(ROUTING, &state.routing, began);
             return;
         }
         let built = read.and_then(|source| {
@@ -219,6 +223,7 @@ impl Control {
             let revision = generation.routing_revision;
             // In force before it is noted: a slow disk delays no change.
             self.publish(generation);
+            self.metrics().sources.loaded(ROUTING, Instant::now());
             history.append(Entry::applied(ROUTING, revision, &Actor::file(), "reload", "", None));
         });
         if let Err(problems) = self.conclude(ROUTING, began, result) {
@@ -234,12 +239,14 @@ impl Control {
         let file = &self.bootstrap.traffic.file;
         let read = Source::read(file);
         if state.traffic.has_seen(&read) {
+            self.confirm(TRAFFIC, &state.traffic, began);
             return;
         }
         let current = self.current();
         let parsed = read.and_then(|source| Ok((conf::traffic(&source, &current.routing)?, source.text)));
         let result = parsed.map(|(mut traffic, text)| {
             state.traffic = DocumentState { text, refused: None };
+            self.metrics().sources.loaded(TRAFFIC, began);
             if change::same(&traffic, &current.traffic) {
                 return;
             }
@@ -282,6 +289,7 @@ impl Control {
         let entry = Entry::flip(actor, &change.to_string(), reason, &current.traffic, &traffic);
         // In force first: a disk that is full must not keep an operator from pulling a switch.
         self.publish(self.workshop.reflow(&current, traffic.clone()));
+        self.metrics().sources.loaded(TRAFFIC, began);
         let text = change::to_yaml(&traffic);
         let written = change::write_atomically(&self.bootstrap.traffic.file, &text);
         if written.is_ok() {
@@ -330,6 +338,13 @@ impl Control {
         recheck(&traffic, &current.routing).map_err(FlipError::Invalid)?;
         traffic.revision = current.traffic_revision + 1;
         Ok(traffic)
+    }
+
+    /// Notes that a file holds what is in force, if it does.
+    fn confirm(&self, name: &str, document: &DocumentState, now: Instant) {
+        if document.refused.is_none() {
+            self.metrics().sources.confirmed(name, now);
+        }
     }
 
     fn publish(&self, generation: Generation) {

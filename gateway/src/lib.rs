@@ -19,6 +19,9 @@ pub mod server;
 pub mod telemetry;
 pub mod upkeep;
 
+#[cfg(test)]
+mod reference;
+
 pub use serin_core as core;
 pub use serin_plugins::builtin;
 

@@ -240,7 +240,7 @@ fn micros(time: Duration) -> u64 {
 }
 
 /// Resident memory of the process in bytes.
-fn resident_memory() -> io::Result<u64> {
+pub(crate) fn resident_memory() -> io::Result<u64> {
     let text = fs::read_to_string("/proc/self/status")?;
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
@@ -264,14 +264,14 @@ fn available_memory() -> Option<u64> {
 }
 
 /// Descriptors that the process may have open (the soft limit).
-fn most_descriptors() -> Option<u64> {
+pub(crate) fn most_descriptors() -> Option<u64> {
     let text = fs::read_to_string("/proc/self/limits").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("Max open files"))?;
     line.split_whitespace().next()?.parse().ok()
 }
 
 /// Open descriptors. Since Linux 6.2 the size of the directory is their number; before, they have to be counted.
-fn open_descriptors() -> io::Result<u64> {
+pub(crate) fn open_descriptors() -> io::Result<u64> {
     let directory = Path::new("/proc/self/fd");
     match fs::metadata(directory)?.len() {
         0 => Ok(fs::read_dir(directory)?.count() as u64),

@@ -2,9 +2,12 @@
 
 pub mod access_log;
 pub mod guard;
+pub mod in_force;
 pub mod live;
 pub mod metrics;
 pub mod names;
+mod process;
+pub mod sources;
 pub mod tail;
 
 use std::net::IpAddr;

@@ -1,7 +1,5 @@
 //! What goes on in the background for the generation in force: health checks and connection pools.
 
-use std::collections::HashSet;
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -13,7 +11,7 @@ use crate::checks::{Checks, Wanted};
 use crate::conf::Routing;
 use crate::control::generation::Generation;
 use crate::pool::keeper::{Keeper, TICK};
-use crate::telemetry::metrics::Metrics;
+use crate::telemetry::metrics::{Metrics, STATES};
 use serin_core::instance::Health;
 
 /// Health checks and connection pools.
@@ -22,14 +20,8 @@ pub struct Upkeep {
     pub checks: Checks,
     keeper: Keeper,
     metrics: Arc<Metrics>,
-    in_force: Mutex<InForce>,
-}
-
-/// The routing document in force, and its instances.
-#[derive(Default)]
-struct InForce {
-    routing: Option<Arc<Routing>>,
-    instances: HashSet<(Arc<str>, SocketAddr)>,
+    /// The routing document in force.
+    in_force: Mutex<Option<Arc<Routing>>>,
 }
 
 impl Upkeep {
@@ -48,7 +40,7 @@ impl Upkeep {
     /// that left nothing stays.
     pub fn apply(&self, generation: &Generation) {
         let mut in_force = self.in_force.lock().unwrap_or_else(PoisonError::into_inner);
-        if in_force.routing.as_ref().is_some_and(|routing| Arc::ptr_eq(routing, &generation.routing)) {
+        if in_force.as_ref().is_some_and(|routing| Arc::ptr_eq(routing, &generation.routing)) {
             return;
         }
         self.keeper.apply(generation.services.iter().flat_map(|side| &side.pools), Instant::now());
@@ -60,13 +52,8 @@ impl Upkeep {
                 target: side.checks.get(at),
             })
         }));
-        let instances: HashSet<_> = services()
-            .flat_map(|(service, _)| service.instances.iter().map(|i| (Arc::clone(&service.name), i.address)))
-            .collect();
-        for (service, address) in in_force.instances.difference(&instances) {
-            self.metrics.forget_instance(service, &address.to_string());
-        }
-        *in_force = InForce { routing: Some(Arc::clone(&generation.routing)), instances };
+        self.metrics.keep_only(generation);
+        *in_force = Some(Arc::clone(&generation.routing));
     }
 }
 
@@ -79,6 +66,11 @@ pub fn observe(generation: &Generation) {
             let (open, used) = pool.connections();
             metrics.connections_open.set(i64::try_from(open).unwrap_or(i64::MAX));
             metrics.connections_used.set(i64::try_from(used).unwrap_or(i64::MAX));
+        }
+        for (subset, cells) in service.subsets.iter().zip(&side.metrics.subset_instances) {
+            let mut counts = [0; STATES.len()];
+            subset.pool.instances.iter().for_each(|instance| counts[instance.vitals.health() as usize] += 1);
+            cells.iter().zip(counts).for_each(|(cell, count)| cell.set(count));
         }
     }
 }

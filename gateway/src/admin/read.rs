@@ -114,6 +114,7 @@ pub(super) async fn metrics(Extract(state): Extract<State>) -> Result<Response, 
         side.metrics.guard.refresh(service, now);
     }
     upkeep::observe(&current);
+    state.control.metrics().sources.refresh(now);
     count_missed(&state, &current);
     let text = state.control.metrics().render();
     let text = text.map_err(|error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;

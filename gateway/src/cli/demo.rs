@@ -5,16 +5,12 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener as StdListener, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use axum::Router;
-use axum::extract::Request;
-use axum::response::Json;
 use clap::Args;
-use serde_json::{Value, json};
 use serin_core::plugin::Catalogue;
 use tokio::net::TcpListener;
 
 use super::serve::log_to_stderr;
-use super::{Failure, exit};
+use super::{Failure, exit, upstream};
 use crate::conf::{self, Source};
 use crate::server;
 
@@ -71,23 +67,11 @@ async fn start_upstreams() -> std::io::Result<Vec<SocketAddr>> {
     for version in VERSIONS {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
-        let answer = move |request: Request| async move { Json(describe(version, address, &request)) };
-        tokio::spawn(async move { axum::serve(listener, Router::new().fallback(answer)).await });
+        let app = upstream::app(version, address);
+        tokio::spawn(async move { axum::serve(listener, app).await });
         addresses.push(address);
     }
     Ok(addresses)
-}
-
-/// What an upstream answers: who it is and what it was asked.
-fn describe(version: &str, address: SocketAddr, request: &Request) -> Value {
-    let header = |name| request.headers().get(name).and_then(|value| value.to_str().ok());
-    json!({
-        "version": version,
-        "instance": address.to_string(),
-        "path": request.uri().path(),
-        "user": header("x-user-id"),
-        "x-serin-subset": header("x-serin-subset"),
-    })
 }
 
 fn write_documents(dir: &Path, demo: &Demo, upstreams: &[SocketAddr]) -> std::io::Result<()> {

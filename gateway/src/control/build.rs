@@ -128,6 +128,7 @@ impl Workshop {
             for (at, subset) in service.subsets.iter().enumerate() {
                 let weight = traffic.effective_weight(at, service.stable);
                 self.metrics.weight(&service.name, &subset.name).set(f64::from(weight) / 10_000.0);
+                self.metrics.set_stable(&service.name, &subset.name, at == service.stable);
             }
         }
         for side in &generation.services {

@@ -9,6 +9,7 @@ use serin_core::outlier::Outcome;
 
 use super::ctx::{Ctx, Proof, Upstream};
 use super::{Edge, with_rng};
+use crate::telemetry::metrics::FailureKind;
 
 /// Where gRPC says how a call went: in the trailers, or in the head if there is no body.
 const GRPC_STATUS: &str = "grpc-status";
@@ -47,7 +48,7 @@ impl Edge {
 
     /// No connection was made.
     pub(super) fn judge_no_connection(&self, ctx: &mut Ctx, now: Instant) {
-        judge(ctx, now, Outcome::Local, since_start(ctx, now));
+        judge_failure(ctx, now, FailureKind::Connect);
         let_go(ctx);
     }
 
@@ -64,7 +65,7 @@ impl Edge {
             chosen.proof = None;
         }
         if upstream && !answered && !race && !out_of_time {
-            judge(ctx, now, Outcome::Local, since_start(ctx, now));
+            judge_failure(ctx, now, if timeout { FailureKind::Timeout } else { FailureKind::Reset });
         }
         if !has_head || answered {
             let_go(ctx);
@@ -85,10 +86,27 @@ impl Edge {
     }
 }
 
+/// An attempt without an answer, or without all of it.
+fn judge_failure(ctx: &mut Ctx, now: Instant, kind: FailureKind) {
+    count_failure(ctx, kind);
+    judge(ctx, now, Outcome::Local, since_start(ctx, now));
+}
+
+fn count_failure(ctx: &Ctx, kind: FailureKind) {
+    let index = ctx.upstream.as_ref().and_then(|upstream| upstream.tried.last());
+    let cells = index.zip(ctx.service_side()).and_then(|(&index, side)| side.metrics.instances.get(index as usize));
+    if let Some(instance) = cells {
+        instance.failures[kind as usize].inc();
+    }
+}
+
 fn judge(ctx: &mut Ctx, now: Instant, outcome: Outcome, latency: Duration) {
     let Some((_, service)) = ctx.chosen() else { return };
     let Some(&index) = ctx.upstream.as_ref().and_then(|upstream| upstream.tried.last()) else { return };
     service.observe(index, now, outcome, latency);
+    if outcome == Outcome::ServerError {
+        count_failure(ctx, FailureKind::Status);
+    }
     let Some(upstream) = &mut ctx.upstream else { return };
     upstream.failed = outcome != Outcome::Success;
     if let Some(permit) = &mut upstream.permit {

@@ -18,12 +18,18 @@ impl Edge {
     pub(super) fn end_attempt(&self, ctx: &mut Ctx, status: Option<u16>, now: Instant) {
         let Some(side) = ctx.service_side().cloned() else { return };
         let timeouts = ctx.timeouts();
-        let Some(upstream) = &mut ctx.upstream else { return };
+        let (Some(upstream), Some(generation)) = (&mut ctx.upstream, &ctx.generation) else { return };
         let Some(&index) = upstream.tried.last() else { return };
         side.metrics.instances[index as usize].upstream[names::class(status.unwrap_or(0))].inc();
         upstream.head_at = status.map(|_| now);
         let Some(flight) = &upstream.flight else { return };
         let mut latency = now.saturating_duration_since(upstream.attempt_start);
+        if status.is_some() {
+            let core = &generation.core;
+            let address = core.services[upstream.service].instances[index as usize].address;
+            let plain = core.traffic[upstream.service].balancer_switch || side.guard.tripped().is_some();
+            side.metrics.time_call(index, address, plain, latency);
+        }
         if let Some(concurrency) = &side.concurrency {
             concurrency.limit.sample(now, latency, matches!(status, None | Some(429 | 503 | 504)));
             if upstream.stream && status.is_some() {

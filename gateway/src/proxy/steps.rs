@@ -87,7 +87,11 @@ impl Edge {
         let key = generation.core.signing_key.as_ref();
         let traffic = &generation.core.traffic[position];
         let assignment = with_rng(|rng| decide::assign(service, traffic, key, &ctx.view(head, ""), rng, &mut ()));
-        generation.services[position].metrics.assignments[assignment.subset][assignment.why as usize].inc();
+        let metrics = &generation.services[position].metrics;
+        metrics.assignments[assignment.subset][assignment.why as usize].inc();
+        if let Some(rule) = assignment.rule {
+            metrics.tags[rule].inc();
+        }
         let upgrade = session.is_upgrade_req();
         let grpc = reply::is_grpc(session);
         ctx.upstream = Some(Upstream {

@@ -69,15 +69,6 @@ impl GuardFamilies {
         })
     }
 
-    /// Drops the series of an instance that left a service.
-    pub fn forget_instance(&self, service: &str, instance: &str) {
-        // What is not there need not be dropped.
-        for cause in Cause::ALL {
-            let _ = self.ejections.remove_label_values(&[service, instance, cause.as_str()]);
-        }
-        let _ = self.degraded.remove_label_values(&[service, instance]);
-    }
-
     /// Counters and gauges of one service. Those of what is not configured are left out.
     #[must_use]
     pub fn service(

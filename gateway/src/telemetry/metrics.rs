@@ -1,27 +1,40 @@
 //! Prometheus metrics. Handles are found once, when a snapshot is built or a combination is first seen; a request only
 //! adds to atomics. All labels come from the configuration or from closed lists, so their number is bounded.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use prometheus::{
-    Encoder, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
-    Opts, Registry, TextEncoder,
+    Encoder, Gauge, GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry,
+    TextEncoder,
 };
 use serin_core::decide::Why;
+use serin_core::instance::Health;
 use serin_core::selfguard::Trip;
 use serin_core::subset::FallbackReason;
 
+pub(super) use self::families::Families;
+use self::families::Family;
+pub use self::instance::{FailureKind, InstanceMetrics};
 use self::limits::LimitFamilies;
 pub use self::limits::LimitOwner;
+pub use self::route::RouteMetrics;
 use super::guard::{GuardFamilies, GuardMetrics};
+use super::in_force::InForce;
 use super::live::{Live, ServiceMeters};
 use super::names;
+use super::process::Process;
+use super::sources::Sources;
 use super::tail::Tail;
 use crate::conf::{Ramp, RampState};
+use crate::control::generation::Generation;
 
+mod families;
+mod instance;
 mod limits;
+mod route;
 
 /// Buckets of request durations, in seconds: 0.5 ms to 60 s.
 const REQUEST_BUCKETS: &[f64] =
@@ -29,6 +42,11 @@ const REQUEST_BUCKETS: &[f64] =
 /// Buckets of decision times, in seconds: 100 ns to 10 ms.
 const DECISION_BUCKETS: &[f64] = &[1e-7, 2.5e-7, 5e-7, 1e-6, 2.5e-6, 5e-6, 1e-5, 1e-4, 1e-3, 1e-2];
 
+/// Buckets of the time of a call, in seconds: 1 ms to 10 s. They are few, since every instance has them.
+const CALL_BUCKETS: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 10.0];
+
+/// States of instances that are counted by subset.
+pub const STATES: [Health; 3] = [Health::Healthy, Health::Unhealthy, Health::Ejected];
 /// Outcomes of checks, as a label.
 const PASSED: &str = "pass";
 const FAILED: &str = "fail";
@@ -39,11 +57,19 @@ const USED: &str = "in_use";
 /// All metric families of the process.
 pub struct Metrics {
     registry: Registry,
+    families: Vec<Box<dyn Family>>,
+    /// What has series; nothing is left out before the first generation is in force.
+    in_force: ArcSwapOption<InForce>,
     requests: IntCounterVec,
     request_seconds: HistogramVec,
     decision_seconds: HistogramVec,
     selections: IntCounterVec,
     upstream: IntCounterVec,
+    call_seconds: HistogramVec,
+    failures: IntCounterVec,
+    tags: IntCounterVec,
+    subset_instances: IntGaugeVec,
+    subset_stable: IntGaugeVec,
     fallbacks: IntCounterVec,
     assignments: IntCounterVec,
     retries: IntCounterVec,
@@ -76,23 +102,8 @@ pub struct Metrics {
     pub log_dropped: IntCounter,
     /// Requests that are being served.
     pub in_flight: IntGauge,
-}
-
-/// Registers families of metrics by their names and labels.
-pub(super) struct Families<'a>(pub(super) &'a Registry);
-
-impl Families<'_> {
-    pub(super) fn counters(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, prometheus::Error> {
-        let family = IntCounterVec::new(Opts::new(name, help), labels)?;
-        self.0.register(Box::new(family.clone()))?;
-        Ok(family)
-    }
-
-    pub(super) fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec, prometheus::Error> {
-        let family = IntGaugeVec::new(Opts::new(name, help), labels)?;
-        self.0.register(Box::new(family.clone()))?;
-        Ok(family)
-    }
+    /// Ages of the documents.
+    pub sources: Sources,
 }
 
 impl Metrics {
@@ -102,14 +113,12 @@ impl Metrics {
     /// Only if a name is registered twice, which is a mistake in this file.
     pub fn new() -> Result<Self, prometheus::Error> {
         let registry = Registry::new();
-        let families = Families(&registry);
+        let families = Families::new(&registry);
         let counters = |name, help, labels: &[&str]| families.counters(name, help, labels);
         let gauges = |name, help, labels: &[&str]| families.gauges(name, help, labels);
-        let histograms = |name, help, labels: &[&str], buckets: &[f64]| -> Result<HistogramVec, prometheus::Error> {
-            let family = HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets.to_vec()), labels)?;
-            registry.register(Box::new(family.clone()))?;
-            Ok(family)
-        };
+        let histograms =
+            |name, help, labels: &[&str], buckets: &[f64]| families.histograms(name, help, labels, buckets);
+        families.add(Process::new()?)?;
         let limits = LimitFamilies {
             decisions: counters(
                 names::RATE_LIMIT,
@@ -128,8 +137,7 @@ impl Metrics {
             shedding: gauges(names::SHEDDING, "1 while the gateway sheds load.", &["resource"])?,
             used: gauges(names::RESOURCE_USED, "Bytes, descriptors or requests in use.", &["resource"])?,
         };
-        let weight = GaugeVec::new(Opts::new(names::WEIGHT, "Weight in force of a subset."), &["service", "subset"])?;
-        registry.register(Box::new(weight.clone()))?;
+        let weight = families.float_gauges(names::WEIGHT, "Weight in force of a subset.", &["service", "subset"])?;
         gauges(names::BUILD_INFO, "Build information.", &["version"])?
             .with_label_values(&[env!("CARGO_PKG_VERSION")])
             .set(1);
@@ -163,6 +171,32 @@ impl Metrics {
                 names::UPSTREAM,
                 "Requests that an instance answered, by status class; none: it did not answer.",
                 &["service", "instance", "code"],
+            )?,
+            call_seconds: histograms(
+                names::CALL_SECONDS,
+                "Time from the start of an attempt to the head of its response, by the balancer chain that picked.",
+                &["service", "instance", "strategy"],
+                CALL_BUCKETS,
+            )?,
+            failures: counters(
+                names::FAILURES,
+                "Attempts that failed, by kind: no connection, timeout, broken connection, or a status that is one.",
+                &["service", "instance", "kind"],
+            )?,
+            tags: counters(
+                names::TAGS,
+                "Requests that a tag rule sent to its subset.",
+                &["service", "rule", "subset"],
+            )?,
+            subset_stable: gauges(
+                names::SUBSET_STABLE,
+                "1 for the stable subset of a service, 0 for the others.",
+                &["service", "subset"],
+            )?,
+            subset_instances: gauges(
+                names::SUBSET_INSTANCES,
+                "Instances of a subset by state.",
+                &["service", "subset", "state"],
             )?,
             fallbacks: counters(
                 names::FALLBACKS,
@@ -214,32 +248,19 @@ impl Metrics {
                 "Attempts that found all connections in use.",
                 &["service", "instance"],
             )?,
-            checkers: {
-                let gauge = IntGauge::new(names::CHECKERS, "Instances that are being checked.")?;
-                registry.register(Box::new(gauge.clone()))?;
-                gauge
-            },
-            log_dropped: {
-                let counter = IntCounter::new(names::LOG_DROPPED, "Access log lines that were lost.")?;
-                registry.register(Box::new(counter.clone()))?;
-                counter
-            },
-            in_flight: {
-                let gauge = IntGauge::new(names::IN_FLIGHT, "Requests in flight.")?;
-                registry.register(Box::new(gauge.clone()))?;
-                gauge
-            },
+            checkers: families.gauge(names::CHECKERS, "Instances that are being checked.")?,
+            log_dropped: families.counter(names::LOG_DROPPED, "Access log lines that were lost.")?,
+            in_flight: families.gauge(names::IN_FLIGHT, "Requests in flight.")?,
+            sources: Sources::new(&families)?,
             ramp_step: gauges(names::RAMP_STEP, "Step that a ramp is at, counted from 1.", &["service"])?,
             ramp_state: gauges(names::RAMP_STATE, "1 for the state that a ramp is in.", &["service", "state"])?,
+            live: Live::default(),
+            tail: Arc::new(Tail::new(families.counter(names::TAIL_DROPPED, "Lines that readers of decisions lost.")?)),
             weight,
             limits,
             guards: GuardFamilies::new(&families)?,
-            live: Live::default(),
-            tail: {
-                let dropped = IntCounter::new(names::TAIL_DROPPED, "Lines that readers of decisions lost.")?;
-                registry.register(Box::new(dropped.clone()))?;
-                Arc::new(Tail::new(dropped))
-            },
+            in_force: ArcSwapOption::empty(),
+            families: families.into_all(),
             registry,
         })
     }
@@ -252,6 +273,12 @@ impl Metrics {
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         String::from_utf8(text).map_err(|error| prometheus::Error::Msg(error.to_string()))
+    }
+
+    /// All families, for the reference.
+    #[cfg(test)]
+    pub(crate) fn describe(&self) -> Vec<families::Description> {
+        self.families.iter().flat_map(|family| families::describe(&**family)).collect()
     }
 
     /// Notes which revision of a document is in force.
@@ -278,6 +305,11 @@ impl Metrics {
         for state in RampState::ALL {
             self.ramp_state.with_label_values(&[service, state.as_str()]).set(i64::from(ramp.state == state));
         }
+    }
+
+    /// Notes whether a subset is the stable one of its service.
+    pub fn set_stable(&self, service: &str, subset: &str, stable: bool) {
+        self.subset_stable.with_label_values(&[service, subset]).set(i64::from(stable));
     }
 
     /// The gauge of a subset's weight.
@@ -311,19 +343,6 @@ impl Metrics {
         self.missed.with_label_values(&[service, narrow]).inc_by(count.swap(0, Relaxed));
     }
 
-    /// Counters of one route.
-    #[must_use]
-    pub fn route(self: &Arc<Self>, route: &Arc<str>, service: &Arc<str>, subsets: Vec<Arc<str>>) -> RouteMetrics {
-        let cells = (0..(subsets.len() + 1) * names::CLASSES.len()).map(|_| OnceLock::new()).collect();
-        RouteMetrics {
-            metrics: Arc::clone(self),
-            route: Arc::clone(route),
-            service: Arc::clone(service),
-            subsets,
-            cells,
-        }
-    }
-
     /// Counters of one instance's pool.
     #[must_use]
     pub fn pool(&self, service: &str, instance: &str) -> PoolMetrics {
@@ -342,20 +361,20 @@ impl Metrics {
         }
     }
 
-    /// Drops the series of an instance that left a service, so that instances that come and go leave nothing behind.
-    pub fn forget_instance(&self, service: &str, instance: &str) {
-        // What is not there need not be dropped.
-        for family in [&self.selections, &self.pool_waits, &self.pool_overflows] {
-            let _ = family.remove_label_values(&[service, instance]);
-        }
-        for class in names::CLASSES {
-            let _ = self.upstream.remove_label_values(&[service, instance, class]);
-        }
-        let _ = self.health.remove_label_values(&[service, instance]);
-        self.guards.forget_instance(service, instance);
-        for state in [OPEN, USED] {
-            let _ = self.connections.remove_label_values(&[service, instance, state]);
-        }
+    /// From now on only what this generation has gets series; those of what left the configuration are dropped, so that
+    /// instances, services and routes that come and go leave nothing behind.
+    pub fn keep_only(&self, generation: &Generation) {
+        let in_force = Arc::new(InForce::of(generation));
+        self.in_force.store(Some(Arc::clone(&in_force)));
+        self.families.iter().for_each(|family| family.sweep(&in_force));
+    }
+
+    /// Whether what these labels name is part of the configuration: a request that outlives its service makes no series.
+    fn keeps(&self, family: &str, labels: &[(&str, &str)]) -> bool {
+        let in_force = self.in_force.load();
+        in_force.as_ref().is_none_or(|in_force| {
+            in_force.keeps(family, |name| labels.iter().find(|(label, _)| *label == name).map(|(_, value)| *value))
+        })
     }
 
     /// Drops the series of a checker that ended.
@@ -365,19 +384,23 @@ impl Metrics {
         }
     }
 
-    /// Counters of one service, with or without those of outlier detection and breakers.
+    /// Counters of one service.
     #[must_use]
-    pub fn service(
-        self: &Arc<Self>,
-        service: &Arc<str>,
-        subsets: &[Arc<str>],
-        instances: &[String],
-        (outlier, breaker): (bool, bool),
-    ) -> ServiceMetrics {
+    pub fn service(self: &Arc<Self>, service: &Arc<str>, parts: &ServiceParts<'_>) -> ServiceMetrics {
+        let ServiceParts { subsets, instances, tags, strategy, outlier, breaker } = *parts;
         let with_any = subsets.iter().map(|s| &**s).chain(["any"]);
         ServiceMetrics {
             guard: Arc::new(self.guards.service(service, subsets, instances, outlier, breaker)),
             live: self.live.service(service, subsets),
+            tags: tags.iter().map(|(rule, subset)| self.tags.with_label_values(&[&**service, rule, subset])).collect(),
+            subset_instances: subsets
+                .iter()
+                .map(|subset| {
+                    STATES
+                        .map(|state| self.subset_instances.with_label_values(&[&**service, &**subset, state.as_str()]))
+                })
+                .collect(),
+            strategy: strategy.into(),
             request_seconds: with_any
                 .map(|subset| self.request_seconds.with_label_values(&[&**service, subset]))
                 .collect(),
@@ -401,42 +424,27 @@ impl Metrics {
                     Why::ALL.map(cell)
                 })
                 .collect(),
-            instances: instances
-                .iter()
-                .map(|instance| InstanceMetrics {
-                    selections: self.selections.with_label_values(&[&**service, instance.as_str()]),
-                    upstream: names::CLASSES
-                        .map(|class| self.upstream.with_label_values(&[&**service, instance.as_str(), class])),
-                    health: self.health.with_label_values(&[&**service, instance.as_str()]),
-                    connections_open: self.connections.with_label_values(&[&**service, instance.as_str(), OPEN]),
-                    connections_used: self.connections.with_label_values(&[&**service, instance.as_str(), USED]),
-                })
-                .collect(),
+            instances: instances.iter().map(|instance| self.instance(service, instance)).collect(),
+            metrics: Arc::clone(self),
+            service: Arc::clone(service),
         }
     }
 }
 
-/// Counters of one route, by subset and status class. A combination becomes a series when it is first seen.
-pub struct RouteMetrics {
-    metrics: Arc<Metrics>,
-    route: Arc<str>,
-    service: Arc<str>,
-    subsets: Vec<Arc<str>>,
-    cells: Box<[OnceLock<IntCounter>]>,
-}
-
-impl RouteMetrics {
-    /// Counts a finished request; a subset of `None` is any.
-    pub fn count(&self, subset: Option<usize>, status: u16) {
-        let row = subset.unwrap_or(self.subsets.len());
-        let class = names::class(status);
-        let Some(cell) = self.cells.get(row * names::CLASSES.len() + class) else { return };
-        cell.get_or_init(|| {
-            let subset = self.subsets.get(row).map_or("any", |subset| &**subset);
-            self.metrics.requests.with_label_values(&[&*self.route, &*self.service, subset, names::CLASSES[class]])
-        })
-        .inc();
-    }
+/// What of a service has series of its own.
+pub struct ServiceParts<'a> {
+    /// Its subsets by name.
+    pub subsets: &'a [Arc<str>],
+    /// Its instances by address.
+    pub instances: &'a [String],
+    /// Its tag rules with their subsets, by name.
+    pub tags: &'a [(&'a str, &'a str)],
+    /// Names of its chain, joined by `+`.
+    pub strategy: &'a str,
+    /// Whether it has outlier detection.
+    pub outlier: bool,
+    /// Whether it has circuit breakers.
+    pub breaker: bool,
 }
 
 /// Counters of one service.
@@ -455,12 +463,20 @@ pub struct ServiceMetrics {
     pub fallbacks: Vec<[IntCounter; FallbackReason::ALL.len()]>,
     /// Assignments by subset and why.
     pub assignments: Vec<[IntCounter; Why::ALL.len()]>,
+    /// Requests by the tag rule that sent them to its subset.
+    pub tags: Vec<IntCounter>,
+    /// Instances by subset and state, in the order of [`STATES`]; set when metrics are asked for.
+    pub subset_instances: Vec<[IntGauge; STATES.len()]>,
     /// By position of the instance.
     pub instances: Vec<InstanceMetrics>,
+    /// Names of the chain, joined by `+`.
+    pub strategy: Arc<str>,
     /// What keeps it up.
     pub guard: Arc<GuardMetrics>,
     /// Live numbers by subset.
     pub live: ServiceMeters,
+    metrics: Arc<Metrics>,
+    service: Arc<str>,
 }
 
 /// Counters of a service's load reports.
@@ -469,20 +485,6 @@ pub struct ReportMetrics {
     pub good: IntCounter,
     /// Those that could not be.
     pub bad: IntCounter,
-}
-
-/// Counters of one instance.
-pub struct InstanceMetrics {
-    /// Times it was picked.
-    pub selections: IntCounter,
-    /// Answers by status class.
-    pub upstream: [IntCounter; names::CLASSES.len()],
-    /// Whether it may take traffic; set when metrics are asked for.
-    pub health: IntGauge,
-    /// Open connections; set when metrics are asked for.
-    pub connections_open: IntGauge,
-    /// Connections that requests use; set when metrics are asked for.
-    pub connections_used: IntGauge,
 }
 
 /// Counters of one instance's pool.

@@ -8,6 +8,20 @@ pub const REQUEST_SECONDS: &str = "serin_request_duration_seconds";
 pub const DECISION_SECONDS: &str = "serin_decision_seconds";
 /// Times an instance was picked.
 pub const SELECTIONS: &str = "serin_selections_total";
+/// Time from the start of an attempt to the head of its response, by instance and strategy.
+pub const CALL_SECONDS: &str = "serin_upstream_request_duration_seconds";
+/// Attempts that failed, by instance and kind of failure.
+pub const FAILURES: &str = "serin_upstream_failures_total";
+/// Requests that a tag rule sent to its subset.
+pub const TAGS: &str = "serin_tag_matches_total";
+/// Instances of a subset by state.
+pub const SUBSET_INSTANCES: &str = "serin_subset_instances";
+/// 1 for the stable subset of a service, 0 for the others.
+pub const SUBSET_STABLE: &str = "serin_subset_stable";
+/// Time since what is in force of a source came into force.
+pub const SOURCE_LOADED: &str = "serin_source_loaded_age_seconds";
+/// Time since a source was last seen to hold what is in force.
+pub const SOURCE_CONFIRMED: &str = "serin_source_confirmed_age_seconds";
 /// Upstream attempts by instance and outcome.
 pub const UPSTREAM: &str = "serin_upstream_requests_total";
 /// Requests that another subset served, by reason.

@@ -29,6 +29,7 @@ use crate::pool::InstancePool;
 use crate::proxy::headers;
 use crate::proxy::load::LoadSide;
 use crate::proxy::peer::{Protocol, UpstreamTls};
+use crate::telemetry::metrics;
 
 /// Builds both sides of a service. Instances that were there before keep their vitals.
 ///
@@ -144,13 +145,24 @@ fn side(
         }),
         metrics: workshop.metrics.service(
             &name.into(),
-            &subsets,
-            &addresses,
-            (conf.outlier_detection.is_some(), conf.circuit_breaker.is_some()),
+            &metrics::ServiceParts {
+                subsets: &subsets,
+                instances: &addresses,
+                tags: &conf.tags.iter().map(|rule| (&*rule.name, &*rule.subset)).collect::<Vec<_>>(),
+                strategy: &strategy(conf),
+                outlier: conf.outlier_detection.is_some(),
+                breaker: conf.circuit_breaker.is_some(),
+            },
         ),
         rate_limits: Vec::new(),
         concurrency: None,
     })
+}
+
+/// The name of a chain in metrics: those of its links, joined by `+`.
+fn strategy(conf: &conf::Service) -> String {
+    let links: Vec<&str> = conf.balancer.iter().map(|link| &*link.name).collect();
+    if links.is_empty() { ChainPlan::default().pick.0.to_string() } else { links.join("+") }
 }
 
 fn budget(conf: &conf::SelfGuard) -> Budget {
