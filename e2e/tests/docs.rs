@@ -1,5 +1,7 @@
 //! Promise: every command and every configuration in the book works as it is written, and no link leads nowhere.
 
+#![expect(clippy::unwrap_used, reason = "tests may panic in their helpers as well")]
+
 use std::path::{Path, PathBuf};
 
 use serin_e2e::book::Page;

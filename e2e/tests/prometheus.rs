@@ -1,6 +1,8 @@
 //! Promise: the rules and dashboards in `conf/` work: promtool and a real Prometheus that scrapes a gateway under load
 //! know every expression, and every metric and label that it names.
 
+#![expect(clippy::unwrap_used, reason = "tests may panic in their helpers as well")]
+
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;

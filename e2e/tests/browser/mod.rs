@@ -1,5 +1,7 @@
 //! A real Chromium, driven through its own driver. It ends with its handle, and `check` says what it complained of.
 
+#![expect(clippy::panic, reason = "a test that cannot go on says why")]
+
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
