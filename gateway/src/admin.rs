@@ -5,10 +5,13 @@ mod body;
 mod console;
 mod endpoint;
 mod guard;
+mod live;
 mod openapi;
 mod precondition;
 mod problem;
+mod ramp;
 mod read;
+mod tail;
 mod token;
 mod view;
 mod write;
@@ -19,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use axum::Router;
-use axum::routing::{get, patch, post, put};
+use axum::routing::{MethodRouter, get, patch, post, put};
 use http::Method;
 use ipnet::IpNet;
 use tokio::net::TcpListener;
@@ -32,7 +35,9 @@ use crate::explain::preview::{Preview, Proposal};
 use crate::explain::{Explanation, Question};
 use crate::overload::Overload;
 
+pub use self::live::{Figures, LivePage, SeriesPage, ServiceLive, SubsetLive, SubsetSeries};
 pub use self::problem::{ProblemDocument, Wrong};
+pub use self::ramp::{GuardView, RampList, RampStart, RampView};
 pub use self::read::{Alive, Config, HistoryPage, NodeView, Ready};
 pub use self::token::Token;
 pub use self::view::{
@@ -82,10 +87,12 @@ impl State {
 /// # Errors
 /// If the listener breaks.
 pub async fn serve(state: State, listener: TcpListener, mut shutdown: watch::Receiver<bool>) -> io::Result<()> {
+    let tail = Arc::clone(&state.control.metrics().tail);
     let service = router(state).into_make_service_with_connect_info::<SocketAddr>();
     let stop = async move {
         // An error means that the sender is gone, and the gateway with it.
         let _ = shutdown.wait_for(|stop| *stop).await;
+        tail.close();
     };
     axum::serve(listener, service).with_graceful_shutdown(stop).await
 }
@@ -119,6 +126,15 @@ fn endpoints() -> Vec<Endpoint> {
         Endpoint::new(Method::GET, "/v1/services", get(read::services), "All services").returns::<ServiceList>(),
         Endpoint::new(Method::GET, "/v1/services/{service}", get(read::service), "Subsets and instances of a service")
             .returns::<ServiceView>(),
+        Endpoint::new(Method::GET, "/v1/live", get(live::live), "Live requests, errors and latencies")
+            .query("seconds", "integer", "Over the last so many whole seconds, 1 to 300 [60].")
+            .query("series", "boolean", "Also second by second.")
+            .returns::<LivePage>(),
+        Endpoint::new(Method::GET, "/v1/tail", get(tail::tail), "Decisions as they happen, a JSON object a line")
+            .query("service", "string", "Only of this service.")
+            .query("subset", "string", "Only those that this subset served.")
+            .query("user", "string", "Only those of this user, by his key. Answers show no more than his bucket.")
+            .returns_lines(),
         Endpoint::new(
             Method::POST,
             "/v1/services/{service}/rearm",
@@ -147,6 +163,24 @@ fn endpoints() -> Vec<Endpoint> {
             .takes::<SwitchTo>()
             .returns::<Written>()
             .conditional(false),
+        Endpoint::new(Method::GET, "/v1/ramps", get(ramp::list), "All guarded ramps").returns::<RampList>(),
+        Endpoint::new(
+            Method::GET,
+            "/v1/ramps/{service}",
+            get(ramp::show),
+            "The guarded ramp of a service, under way or ended",
+        )
+        .returns::<RampView>(),
+        ramp_change("/v1/ramps/{service}", post(ramp::start), "Start a guarded ramp").takes::<RampStart>(),
+        ramp_change("/v1/ramps/{service}/pause", post(ramp::pause), "Pause a ramp; weights stay").takes::<Reason>(),
+        ramp_change(
+            "/v1/ramps/{service}/resume",
+            post(ramp::resume),
+            "Go on with a paused ramp; the time of its step begins anew",
+        )
+        .takes::<Reason>(),
+        ramp_change("/v1/ramps/{service}/abort", post(ramp::abort), "End a ramp: everything to the stable subset")
+            .takes::<Reason>(),
         Endpoint::new(Method::GET, "/v1/history", get(read::history), "Changes and refusals, newest first")
             .query("limit", "integer", "At most so many entries, 1 to 1,000 [100].")
             .query("document", "string", "Only of `routing` or `traffic`.")
@@ -163,6 +197,10 @@ fn endpoints() -> Vec<Endpoint> {
             .returns::<Preview>(),
         Endpoint::new(Method::GET, "/v1/openapi.json", get(read::openapi), "This description").returns_any(),
     ]
+}
+
+fn ramp_change(path: &'static str, handler: MethodRouter<State>, summary: &'static str) -> Endpoint {
+    Endpoint::new(Method::POST, path, handler, summary).returns::<Written>().conditional(false)
 }
 
 /// The OpenAPI 3.1 document of the API.

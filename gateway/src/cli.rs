@@ -8,10 +8,13 @@ mod health;
 mod history;
 mod instances;
 mod offline;
+mod ramp;
 mod rearm;
 mod serve;
 mod switch;
+mod tail;
 mod text;
+mod top;
 mod upstream;
 
 use std::io::Write as _;
@@ -95,6 +98,9 @@ enum Command {
     /// Weights and aborts of a service.
     #[command(subcommand)]
     Canary(canary::Canary),
+    /// Guarded ramps: a share that grows step by step for as long as its guards hold.
+    #[command(subcommand)]
+    Ramp(ramp::Ramp),
     /// Turn a kill switch on or off.
     Switch(switch::Switch),
     /// Put a balancer chain back in force that the gateway took out.
@@ -105,6 +111,10 @@ enum Command {
     Rollback(history::Rollback),
     /// Show instances with their weight, health and load.
     Instances(instances::Instances),
+    /// Show requests, errors and latencies of services and subsets as they change.
+    Top(top::Top),
+    /// Show decisions as they happen, until Ctrl-C.
+    Tail(tail::Tail),
     /// Succeed if the gateway is ready.
     Health(health::Health),
     /// Override tags.
@@ -155,11 +165,14 @@ fn dispatch(args: &Args, catalogue: Catalogue) -> Result<(), Failure> {
         Command::Upstream(upstreams) => upstreams.run(),
         Command::Explain(explain) => explain.run(&client()?, out),
         Command::Canary(canary) => canary.run(&client()?, out),
+        Command::Ramp(ramp) => ramp.run(&client()?, out),
         Command::Switch(switch) => switch.run(&client()?, out),
         Command::Rearm(rearm) => rearm.run(&client()?, out),
         Command::History(history) => history.run(&client()?, out),
         Command::Rollback(rollback) => rollback.run(&client()?, out),
         Command::Instances(instances) => instances.run(&client()?, out),
+        Command::Top(top) => top.run(client()?, out),
+        Command::Tail(tail) => tail.run(&client()?, out),
         Command::Health(health) => health.run(&client()?, out),
         Command::Tag(tag) => tag.run(out),
     }

@@ -8,6 +8,7 @@ mod check;
 mod load;
 mod overload;
 mod problem;
+mod ramp;
 mod routing;
 mod scalar;
 mod schema;
@@ -30,9 +31,10 @@ pub use self::bootstrap::*;
 pub use self::load::{Checked, Documents, check, load, routing_of};
 pub use self::overload::Overload;
 pub use self::problem::{Problem, Problems};
+pub use self::ramp::{Ramp, RampState};
 pub use self::routing::*;
 pub use self::scalar::{
-    Address, Cidr, CookieName, HeaderName, LogTarget, Memory, Method, Name, OrNone, Percent, Rate, Span,
+    Address, Cidr, CookieName, Guard, HeaderName, LogTarget, Memory, Method, Moment, Name, OrNone, Percent, Rate, Span,
 };
 pub use self::traffic::{Abort, ServiceTraffic, Switch, Switches, Traffic};
 

@@ -6,6 +6,7 @@ pub mod build;
 pub mod change;
 pub mod generation;
 pub mod history;
+pub mod ramp;
 pub mod watch;
 
 use std::path::Path;
@@ -23,6 +24,7 @@ use self::build::Workshop;
 use self::change::{Actor, Change, FlipError};
 use self::generation::Generation;
 use self::history::{Entry, History};
+use self::ramp::driver::Ramps;
 use crate::conf::{self, Bootstrap, Problem, Problems, Routing, Source, Traffic};
 use crate::telemetry::access_log::Timestamp;
 use crate::telemetry::metrics::Metrics;
@@ -37,6 +39,7 @@ pub struct Control {
     pub bootstrap: Bootstrap,
     workshop: Workshop,
     state: Mutex<State>,
+    ramps: Ramps,
 }
 
 /// What only one change at a time may touch.
@@ -135,6 +138,7 @@ impl Control {
                 routing: DocumentState { text: routing_source.text, refused: None },
                 traffic: DocumentState { text: traffic_source.text, refused: None },
             }),
+            ramps: Ramps::default(),
         })
     }
 
@@ -142,6 +146,12 @@ impl Control {
     #[must_use]
     pub fn current(&self) -> Arc<Generation> {
         self.live.load_full()
+    }
+
+    /// What is known of ramps under way.
+    #[must_use]
+    pub fn ramps(&self) -> &Ramps {
+        &self.ramps
     }
 
     /// The metrics of the process.
@@ -241,6 +251,7 @@ impl Control {
                 return;
             }
             traffic.revision = traffic.revision.max(current.traffic_revision + 1);
+            ramp::yield_to("an edit of the file", None, &current.traffic, &mut traffic, &current.routing);
             let entry = Entry::flip(&Actor::file(), "edit", "", &current.traffic, &traffic);
             self.publish(self.workshop.reflow(&current, traffic));
             state.history.append(entry);
@@ -266,7 +277,7 @@ impl Control {
         let mut state = self.lock();
         let began = Instant::now();
         let current = self.current();
-        let result = self.prepare(&state, &current, change, expected);
+        let result = self.prepare(&state, &current, actor, change, expected);
         let traffic = match result {
             Ok(traffic) => traffic,
             Err(error) => {
@@ -311,6 +322,7 @@ impl Control {
         &self,
         state: &State,
         current: &Generation,
+        actor: &Actor,
         change: &Change,
         expected: Option<u64>,
     ) -> Result<Traffic, FlipError> {
@@ -319,6 +331,10 @@ impl Control {
         }
         let mut traffic =
             change.apply(&current.traffic, &current.routing, |revision| state.history.traffic(revision))?;
+        let rollback = if let Change::Rollback(revision) = change { Some(*revision) } else { None };
+        if !matches!(change, Change::Ramp(_)) {
+            ramp::yield_to(&actor.by, rollback, &current.traffic, &mut traffic, &current.routing);
+        }
         recheck(&traffic, &current.routing).map_err(FlipError::Invalid)?;
         traffic.revision = current.traffic_revision + 1;
         Ok(traffic)

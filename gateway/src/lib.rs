@@ -14,6 +14,7 @@ pub mod listen;
 pub mod overload;
 pub mod pool;
 pub mod proxy;
+pub mod pulse;
 pub mod server;
 pub mod telemetry;
 pub mod upkeep;

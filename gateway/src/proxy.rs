@@ -21,6 +21,7 @@ pub mod reply;
 mod guard;
 mod hedge;
 mod limits;
+mod live;
 mod outcome;
 mod relay;
 mod steps;

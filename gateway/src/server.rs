@@ -25,6 +25,7 @@ use crate::control::watch::watch;
 use crate::listen::{self, Accepts, Certificates};
 use crate::overload::Overload;
 use crate::proxy::Edge;
+use crate::pulse::Pulse;
 use crate::telemetry::access_log::{AccessLog, Sink};
 use crate::telemetry::metrics::Metrics;
 use crate::upkeep::UpkeepService;
@@ -94,6 +95,8 @@ pub fn run(bootstrap: Bootstrap, catalogue: Catalogue) -> Result<(), StartError>
     server.add_service(GenBackgroundService::new("admin".to_owned(), Arc::new(admin)));
     let upkeep = UpkeepService(Arc::clone(control.upkeep()));
     server.add_service(GenBackgroundService::new("upkeep".to_owned(), Arc::new(upkeep)));
+    let pulse = Pulse(Arc::clone(&control));
+    server.add_service(GenBackgroundService::new("pulse".to_owned(), Arc::new(pulse)));
     tracing::info!(
         listeners = %bootstrap.listeners.iter().map(|l| l.address.to_string()).collect::<Vec<_>>().join(", "),
         admin = %*bootstrap.admin.address,

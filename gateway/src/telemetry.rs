@@ -3,16 +3,19 @@
 pub mod access_log;
 pub mod guard;
 pub mod in_force;
+pub mod live;
 pub mod metrics;
 pub mod names;
 mod process;
 pub mod sources;
+pub mod tail;
 
 use std::net::IpAddr;
 use std::time::Duration;
 
 use serin_core::decide::Why;
 use serin_core::subset::FallbackReason;
+use serin_core::tag::Bucket;
 
 /// One finished request with its decision.
 #[derive(Debug)]
@@ -33,6 +36,8 @@ pub struct Finished<'a> {
     pub subset: Option<&'a str>,
     /// Why the request was meant for its subset.
     pub why: Option<Why>,
+    /// Bucket of the user, where there is one. The user's key is in nothing that is told.
+    pub bucket: Option<Bucket>,
     /// Tag rule that decided.
     pub tag: Option<&'a str>,
     /// Instance that served.

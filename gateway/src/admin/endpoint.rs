@@ -14,6 +14,8 @@ pub(super) enum Returns {
     Json(MakeSchema),
     /// Plain text.
     Text,
+    /// A JSON object a line, without an end.
+    Lines,
     /// JSON of any form.
     Any,
 }
@@ -76,6 +78,11 @@ impl Endpoint {
 
     pub(super) fn returns_text(mut self) -> Self {
         self.returns = Returns::Text;
+        self
+    }
+
+    pub(super) fn returns_lines(mut self) -> Self {
+        self.returns = Returns::Lines;
         self
     }
 

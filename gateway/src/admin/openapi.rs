@@ -108,6 +108,7 @@ fn answer(endpoint: &Endpoint, schemas: &mut SchemaGenerator) -> Value {
         "content": match endpoint.returns {
             Returns::Json(schema) => json!({ "application/json": { "schema": schema(schemas) } }),
             Returns::Any => json!({ "application/json": { "schema": { "type": "object" } } }),
+            Returns::Lines => json!({ "application/x-ndjson": { "schema": { "type": "string" } } }),
             Returns::Text => json!({ "text/plain": { "schema": { "type": "string" } } }),
         },
     });

@@ -211,7 +211,7 @@ pub(super) async fn openapi() -> Json<Value> {
 }
 
 /// The value of a query parameter; no value is an empty one. The values that are asked for here need no decoding.
-fn param<'a>(query: Option<&'a str>, name: &str) -> Option<&'a str> {
+pub(super) fn param<'a>(query: Option<&'a str>, name: &str) -> Option<&'a str> {
     let mut pairs = query?.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
     pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
 }

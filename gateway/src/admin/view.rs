@@ -15,7 +15,7 @@ use serin_core::snapshot::Service;
 use serin_core::subset::{FallbackReason, PoolState};
 
 use crate::checks::LastCheck;
-use crate::conf::Percent;
+use crate::conf::{Percent, Ramp};
 use crate::control::generation::{Generation, ServiceSide};
 use crate::explain::preview::{by_name, in_force};
 use crate::explain::standing::{weight_in_force, why};
@@ -61,6 +61,9 @@ pub struct ServiceView {
     pub balancer: String,
     /// Kill switches and abort in force.
     pub switches: SwitchesInForce,
+    /// Its guarded ramp, under way or ended.
+    #[serde(default)]
+    pub ramp: Option<Ramp>,
     /// Its subsets.
     pub subsets: Vec<SubsetView>,
     /// Its instances, in order of their addresses.
@@ -254,6 +257,7 @@ pub(super) fn service(generation: &Generation, position: usize) -> ServiceView {
         stable: service.subsets[service.stable].name.to_string(),
         balancer: service.any.chain.pick_name().to_string(),
         switches: switches(generation, position),
+        ramp: generation.traffic.services.get(&*service.name).and_then(|entry| entry.ramp.clone()),
         subsets: service.subsets.iter().enumerate().map(subset).collect(),
         instances: service.instances.iter().map(|instance| self::instance(service, side, instance, now)).collect(),
         concurrency: side.concurrency.as_ref().map(|concurrency| ConcurrencySeen {

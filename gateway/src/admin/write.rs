@@ -112,7 +112,7 @@ pub struct Written {
 
 /// Who changes something, and what he believes to be in force.
 pub(super) struct Caller {
-    by: String,
+    pub(super) by: String,
     from: String,
     headers: HeaderMap,
 }
@@ -189,7 +189,7 @@ pub(super) async fn rearm(
     Ok(Json(Rearmed { was: was.ok_or(unknown)? }))
 }
 
-async fn flip(
+pub(super) async fn flip(
     state: State,
     caller: Caller,
     change: Change,
@@ -207,7 +207,7 @@ async fn flip(
 }
 
 /// A reason on one line.
-fn readable(reason: &str) -> Result<String, ApiError> {
+pub(super) fn readable(reason: &str) -> Result<String, ApiError> {
     if reason.chars().count() > LONGEST_REASON {
         return Err(ApiError::wrong("reason", format!("is too long: at most {LONGEST_REASON} characters")));
     }

@@ -154,7 +154,11 @@ fn show(view: &ServiceView) -> String {
         })
         .collect();
     let table = table(["SUBSET", "IN FORCE", "CONFIGURED", "INSTANCES"], &rows);
-    format!("{table}{}; traffic revision {}", switches(view.switches), view.revision.traffic)
+    let ramp = view
+        .ramp
+        .as_ref()
+        .map_or(String::new(), |ramp| format!("\nramp {}; see `serin ramp status {}`", ramp.place(), view.name));
+    format!("{table}{}; traffic revision {}{ramp}", switches(view.switches), view.revision.traffic)
 }
 
 /// Switches and abort in words.

@@ -1,5 +1,6 @@
 //! Asks the admin API.
 
+use std::io::{BufRead, BufReader};
 use std::time::Duration;
 
 use http::header::{AUTHORIZATION, CONTENT_TYPE, IF_MATCH};
@@ -39,6 +40,11 @@ impl Client {
         Ok(Self { agent: config.build().into(), base, authorization, operator })
     }
 
+    /// Where the gateway is.
+    pub(super) fn base(&self) -> &str {
+        &self.base
+    }
+
     /// Reads.
     pub(super) fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
         self.ask(Method::GET, path, None, None)
@@ -61,6 +67,35 @@ impl Client {
         self.ask(method, path, Some(body), expect)
     }
 
+    /// Opens a stream without an end, to be read line by line.
+    pub(super) fn stream(&self, path: &str) -> Result<Box<dyn BufRead>, Failure> {
+        let url = format!("{}{path}", self.base);
+        let request = self.request(Method::GET, &url).body(());
+        let request = request.map_err(|error| Failure::usage(format!("{url}: {error}")))?;
+        let config = self.agent.configure_request(request).timeout_global(None).timeout_connect(Some(PATIENCE));
+        let mut answer = self.agent.run(config.build()).map_err(|error| self.unreachable(&error))?;
+        if !answer.status().is_success() {
+            let text = answer.body_mut().read_to_string().map_err(|error| self.unreachable(&error))?;
+            understand::<serde_json::Value>(answer.status(), &text)?;
+        }
+        Ok(Box::new(BufReader::new(answer.into_body().into_reader())))
+    }
+
+    fn request(&self, method: Method, url: &str) -> http::request::Builder {
+        let mut request = Request::builder().method(method).uri(url);
+        if let Some(authorization) = &self.authorization {
+            request = request.header(AUTHORIZATION, authorization);
+        }
+        if let Some(operator) = &self.operator {
+            request = request.header(OPERATOR, operator);
+        }
+        request
+    }
+
+    fn unreachable(&self, error: &ureq::Error) -> Failure {
+        Failure::new(exit::UNREACHABLE, format!("the admin API at {} cannot be reached: {error}", self.base))
+    }
+
     fn ask<T: DeserializeOwned>(
         &self,
         method: Method,
@@ -69,13 +104,7 @@ impl Client {
         expect: Option<u64>,
     ) -> Result<T, Failure> {
         let url = format!("{}{path}", self.base);
-        let mut request = Request::builder().method(method).uri(&url);
-        if let Some(authorization) = &self.authorization {
-            request = request.header(AUTHORIZATION, authorization);
-        }
-        if let Some(operator) = &self.operator {
-            request = request.header(OPERATOR, operator);
-        }
+        let mut request = self.request(method, &url);
         if let Some(revision) = expect {
             request = request.header(IF_MATCH, format!("\"{revision}\""));
         }
@@ -84,9 +113,7 @@ impl Client {
             Some(body) => self.agent.run(request.header(CONTENT_TYPE, "application/json").body(body).map_err(bad)?),
             None => self.agent.run(request.body(()).map_err(bad)?),
         };
-        let unreachable = |error: ureq::Error| {
-            Failure::new(exit::UNREACHABLE, format!("the admin API at {} cannot be reached: {error}", self.base))
-        };
+        let unreachable = |error: ureq::Error| self.unreachable(&error);
         let mut answer = answer.map_err(unreachable)?;
         let text = answer.body_mut().with_config().limit(64 << 20).read_to_string().map_err(unreachable)?;
         understand(answer.status(), &text)

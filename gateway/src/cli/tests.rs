@@ -47,6 +47,21 @@ fn command_lines() {
         ("health", true),
         ("instances", true),
         ("instances users", true),
+        ("top --once", true),
+        ("tail --service users --subset v2 --user anna --json", true),
+        ("tail users", false),
+        ("ramp start users --to v2", true),
+        ("ramp start users --to v2 --steps 1%,5%,100% --every 5m --min-requests 200 --guard p99<=250ms", true),
+        ("ramp start users", false),
+        ("ramp start users --to v2 --steps 1,5", false),
+        ("ramp start users --to v2 --every soon", false),
+        ("ramp start users --to v2 --guard p95<=1s", false),
+        ("ramp start users --to v2 --min-requests 0", false),
+        ("ramp pause users --reason lunch --expect 7", true),
+        ("ramp resume users", true),
+        ("ramp abort", false),
+        ("ramp status", true),
+        ("ramp status users", true),
         ("tag sign canary --ttl 1h --key-file k", true),
         ("tag sign canary --ttl soon --key-file k", false),
         ("demo --address 127.0.0.1:8081 --admin-address 127.0.0.1:9902", true),
@@ -133,6 +148,33 @@ fn commands_do_what_they_say() {
     assert_eq!(traffic.services["users"].weights["v1"].to_string(), "85.5%");
     let entry = gateway.control.history().into_iter().find(|entry| entry.revision == Some(2)).unwrap();
     assert_eq!((&*entry.reason, &*entry.actor.from), ("try", "127.0.0.1"));
+}
+
+#[test]
+fn ramps_and_live_numbers() {
+    let gateway = Gateway::start(None);
+    let cases = [
+        ("top --once", exit::OK, 1),
+        ("top --json", exit::OK, 1),
+        ("ramp status", exit::OK, 1),
+        ("ramp status users", exit::FAILED, 1),
+        ("ramp start users --to v2 --steps 10%,20% --guard p99<=1.2xstable --expect 6", exit::CONFLICT, 1),
+        ("ramp start users --to v2 --steps 20%,10%", exit::FAILED, 1),
+        ("ramp start users --to v2 --steps 10%,20% --guard p99<=1.2xstable --reason new", exit::OK, 2),
+        ("ramp status users", exit::OK, 2),
+        ("canary get users", exit::OK, 2),
+        ("top --once", exit::OK, 2),
+        ("ramp pause users", exit::OK, 3),
+        ("ramp resume users --json", exit::OK, 4),
+        ("ramp abort users", exit::OK, 5),
+        ("ramp abort users", exit::FAILED, 5),
+        ("ramp status --json", exit::OK, 5),
+    ];
+    for (line, expected, revision) in cases {
+        let code = gateway.run(line).map_or_else(|failure| failure.code, |()| exit::OK);
+        assert_eq!(code, expected, "{line}");
+        assert_eq!(gateway.control.current().traffic_revision, revision, "{line}");
+    }
 }
 
 #[test]

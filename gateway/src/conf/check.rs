@@ -5,6 +5,7 @@ mod bootstrap;
 mod chain;
 mod guard;
 mod limit;
+mod ramp;
 mod route;
 mod service;
 mod traffic;

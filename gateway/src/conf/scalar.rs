@@ -2,7 +2,9 @@
 //! its pattern (for the JSON schema) and how to say in words what was expected.
 
 mod amount;
+mod guard;
 mod memory;
+mod moment;
 mod name;
 mod rate;
 mod word;
@@ -16,7 +18,9 @@ use serde::de::Visitor;
 
 pub(crate) use self::amount::percentage;
 pub use self::amount::{Percent, Span};
+pub use self::guard::Guard;
 pub use self::memory::Memory;
+pub use self::moment::Moment;
 pub use self::name::{CookieName, Name};
 pub use self::rate::Rate;
 pub use self::word::{LogTarget, OrNone};
@@ -83,6 +87,8 @@ pub(crate) fn by_pattern(pattern: &str) -> Option<Known> {
         entry::<RetryOn>(),
         entry::<Rate>(),
         entry::<Memory>(),
+        entry::<Guard>(),
+        entry::<Moment>(),
     ];
     all.into_iter().find(|(known, _)| *known == pattern).map(|(_, known)| known)
 }
@@ -179,6 +185,8 @@ mod tests {
             check::<CookieName>(&text);
             check::<Rate>(&text);
             check::<Memory>(&text);
+            check::<Guard>(&text);
+            check::<Moment>(&text);
         }
 
         #[test]

@@ -155,7 +155,9 @@ const EVERYTHING: [(Kind, &str); 3] = [
     (Kind::Routing, include_str!("tests/all_routing.yaml")),
     (
         Kind::Traffic,
-        "{revision: 3, services: {users: {weights: {v1: 85.5%, v2: 14.5%}, abort: weights}, orders: {abort: true}}, \
+        "{revision: 3, services: {users: {weights: {v1: 85.5%, v2: 14.5%}, abort: weights, ramp: {to: v2, \
+         steps: [14.5%, 100%], every: 1m, guards: ['p99 <= 1.2 x stable'], min_requests: 50, state: held, step: 1, since: \
+         '2026-11-30T08:15:00Z', reason: few}}, orders: {abort: true}}, \
          switches: {balancer: true, canary: {all: true, services: {users: false}}, limits: true}}",
     ),
 ];

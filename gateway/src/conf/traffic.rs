@@ -6,6 +6,7 @@ use indexmap::IndexMap;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::ramp::Ramp;
 use super::scalar::{Name, Percent};
 
 /// Traffic document of Serin: per service the weights of its versions and aborts, and the kill switches.
@@ -29,6 +30,9 @@ pub struct ServiceTraffic {
     pub weights: IndexMap<Name, Percent>,
     /// Whether the rollout is aborted.
     pub abort: Abort,
+    /// A guarded ramp, under way or ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ramp: Option<Ramp>,
 }
 
 /// Whether a rollout is aborted: `false` (it goes on), `true` (everything goes to the stable subset, tagged or not) or

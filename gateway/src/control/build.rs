@@ -123,6 +123,8 @@ impl Workshop {
         for (service, traffic) in generation.core.services.iter().zip(&generation.core.traffic) {
             self.metrics.set_switch("balancer", &service.name, traffic.balancer_switch);
             self.metrics.set_switch("canary", &service.name, traffic.canary_switch);
+            let entry = generation.traffic.services.get(&*service.name);
+            self.metrics.set_ramp(&service.name, entry.and_then(|entry| entry.ramp.as_ref()));
             for (at, subset) in service.subsets.iter().enumerate() {
                 let weight = traffic.effective_weight(at, service.stable);
                 self.metrics.weight(&service.name, &subset.name).set(f64::from(weight) / 10_000.0);

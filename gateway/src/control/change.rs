@@ -8,6 +8,7 @@ use indexmap::IndexMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::ramp::RampChange;
 use crate::conf::{Abort, Name, Percent, Problems, Routing, ServiceTraffic, Switch, Traffic};
 
 /// Who changes something.
@@ -76,6 +77,8 @@ pub enum Change {
     },
     /// Back to the document of an earlier revision.
     Rollback(u64),
+    /// What happens to the ramp of a service.
+    Ramp(RampChange),
 }
 
 impl fmt::Display for Change {
@@ -95,6 +98,7 @@ impl fmt::Display for Change {
                 service.as_ref().map_or(Ok(()), |service| write!(f, " for {service}"))
             }
             Self::Rollback(revision) => write!(f, "rollback to {revision}"),
+            Self::Ramp(change) => change.fmt(f),
         }
     }
 }
@@ -124,6 +128,9 @@ pub enum FlipError {
     /// A switch that is for all services, or for none.
     #[error("the {0} switch is for all services: leave `service` out")]
     OnlyForAll(&'static str),
+    /// Ramp and service are in no state for it.
+    #[error("{0}")]
+    Ramp(String),
     /// The result is no sound document.
     #[error("{0}")]
     Invalid(Problems),
@@ -159,6 +166,12 @@ impl Change {
         match self {
             Self::Replace(document) => traffic = document.clone(),
             Self::Rollback(number) => traffic = revision(*number).ok_or(FlipError::UnknownRevision(*number))?,
+            Self::Ramp(change) => {
+                let name = service_name(routing, &change.service)?;
+                if let Some(service) = routing.services.get(&name) {
+                    change.apply(&mut traffic, name, service)?;
+                }
+            }
             Self::Service { name, weights, abort } => {
                 let name = service_name(routing, name)?;
                 let service: &mut ServiceTraffic = traffic.services.entry(name).or_default();

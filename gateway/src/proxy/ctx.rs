@@ -91,6 +91,10 @@ pub struct Upstream {
     pub attempt_start: Instant,
     /// Status of the upstream's response.
     pub status: Option<u16>,
+    /// When the head of that response came.
+    pub head_at: Option<Instant>,
+    /// Whether the latest attempt was judged a failure.
+    pub failed: bool,
     /// Whether the client asks for another protocol (WebSocket).
     pub upgrade: bool,
     /// Whether this is a stream, which has no deadline but one that its client sets.
@@ -132,6 +136,7 @@ impl Upstream {
         self.tried.extend(index);
         (self.subset, self.flight, self.lease, self.permit) = (subset, flight, lease, permit);
         (self.attempt_start, self.proof, self.status) = (attempt_start, None, None);
+        self.failed = false;
     }
 }
 

@@ -107,8 +107,10 @@ fn judge(ctx: &mut Ctx, now: Instant, outcome: Outcome, latency: Duration) {
     if outcome == Outcome::ServerError {
         count_failure(ctx, FailureKind::Status);
     }
-    if let Some(permit) = ctx.upstream.as_mut().and_then(|upstream| upstream.permit.as_mut()) {
-        permit.record(now, outcome != Outcome::Success, latency);
+    let Some(upstream) = &mut ctx.upstream else { return };
+    upstream.failed = outcome != Outcome::Success;
+    if let Some(permit) = &mut upstream.permit {
+        permit.record(now, upstream.failed, latency);
     }
 }
 

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 use pingora::http::ResponseHeader;
 use pingora::proxy::Session;
 use pingora::{Error, ErrorSource, ErrorType, Result};
+use serin_core::decide::Why;
 use serin_core::retry::Failure;
 
-use super::ctx::{Aside, Ctx};
-use super::{Edge, failure, head, load};
+use super::ctx::{Aside, Ctx, Upstream};
+use super::{Edge, failure, head, live, load};
 use crate::pool::Lease;
-use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::{Finished, names};
 
 impl Edge {
@@ -21,6 +21,7 @@ impl Edge {
         let (Some(upstream), Some(generation)) = (&mut ctx.upstream, &ctx.generation) else { return };
         let Some(&index) = upstream.tried.last() else { return };
         side.metrics.instances[index as usize].upstream[names::class(status.unwrap_or(0))].inc();
+        upstream.head_at = status.map(|_| now);
         let Some(flight) = &upstream.flight else { return };
         let mut latency = now.saturating_duration_since(upstream.attempt_start);
         if status.is_some() {
@@ -139,21 +140,24 @@ impl Edge {
             let seconds = &side.metrics.request_seconds;
             seconds[subset.unwrap_or(seconds.len() - 1)].observe(duration.as_secs_f64());
             side.metrics.decision_seconds.observe(ctx.decision.as_secs_f64());
+            live::count(&side.metrics.live, ctx, status, duration);
         }
-        if let Some(log) = &self.access_log {
-            log_request(log, session, ctx, status, duration);
+        if self.access_log.is_some() || !self.metrics.tail.is_idle() {
+            tell(self, session, ctx, status, duration);
         }
     }
 }
 
-fn log_request(log: &AccessLog, session: &Session, ctx: &Ctx, status: u16, duration: Duration) {
+/// Tells the access log and whoever listens.
+fn tell(edge: &Edge, session: &Session, ctx: &Ctx, status: u16, duration: Duration) {
     let Some(generation) = &ctx.generation else { return };
     let head = session.req_header();
     let host = head::host(head);
     let route = ctx.route.map(|route| &*generation.core.routes.routes()[route].name);
     let service = ctx.upstream.as_ref().map(|upstream| &generation.core.services[upstream.service]);
     let upstream = ctx.upstream.as_ref();
-    log.write(&Finished {
+    let keyed = |upstream: &&Upstream| !matches!(upstream.assignment.why, Why::Random | Why::Stable);
+    let finished = Finished {
         method: head.method.as_str(),
         host: &host,
         path: head.uri.path(),
@@ -162,6 +166,7 @@ fn log_request(log: &AccessLog, session: &Session, ctx: &Ctx, status: u16, durat
         service: service.map(|service| &*service.name),
         subset: service.zip(upstream).and_then(|(s, u)| Some(&*s.subsets[u.subset?].name)),
         why: upstream.map(|upstream| upstream.assignment.why),
+        bucket: upstream.filter(keyed).map(|upstream| upstream.assignment.bucket),
         tag: service.zip(upstream).and_then(|(s, u)| Some(&*s.tags[u.assignment.rule?].name)),
         instance: service.zip(upstream).and_then(|(s, u)| Some(s.instances[*u.tried.last()? as usize].address)),
         fallback: upstream.and_then(|upstream| upstream.fallback),
@@ -175,5 +180,11 @@ fn log_request(log: &AccessLog, session: &Session, ctx: &Ctx, status: u16, durat
         error: ctx.error,
         limit: ctx.limited_by.as_deref(),
         revision: (generation.routing_revision, generation.traffic_revision),
-    });
+    };
+    if let Some(log) = &edge.access_log {
+        log.write(&finished);
+    }
+    if !edge.metrics.tail.is_idle() {
+        edge.metrics.tail.tell(&finished, service.map(|service| &service.bucketing));
+    }
 }

@@ -106,6 +106,8 @@ impl Edge {
             proof: None,
             attempt_start: ctx.start,
             status: None,
+            head_at: None,
+            failed: false,
             upgrade,
             stream: upgrade || grpc || failure::wants_event_stream(head),
             grpc_timeout: if grpc { deadline::of(&head.headers) } else { None },
@@ -163,6 +165,7 @@ impl Edge {
             upstream.flight = Some(flight);
             upstream.permit = permit;
             upstream.proof = None;
+            upstream.failed = false;
             upstream.attempt_start = now;
         }
         Ok(index)

@@ -164,7 +164,7 @@ impl Out {
 
 /// A line of the log. The names are part of the interface.
 #[derive(Serialize)]
-struct Line<'a> {
+pub(super) struct Line<'a> {
     at: Timestamp,
     method: &'a str,
     host: &'a str,
@@ -192,7 +192,7 @@ struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    fn of(finished: &Finished<'a>) -> Self {
+    pub(super) fn of(finished: &Finished<'a>) -> Self {
         Self {
             at: Timestamp(SystemTime::now()),
             method: finished.method,
@@ -236,10 +236,10 @@ impl Serialize for Timestamp {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn finished(host: &str) -> Finished<'_> {
+    pub(crate) fn finished(host: &str) -> Finished<'_> {
         Finished {
             method: "GET",
             host,
@@ -249,6 +249,7 @@ mod tests {
             service: None,
             subset: None,
             why: None,
+            bucket: None,
             tag: None,
             instance: None,
             fallback: None,

@@ -23,9 +23,12 @@ pub use self::limits::LimitOwner;
 pub use self::route::RouteMetrics;
 use super::guard::{GuardFamilies, GuardMetrics};
 use super::in_force::InForce;
+use super::live::{Live, ServiceMeters};
 use super::names;
 use super::process::Process;
 use super::sources::Sources;
+use super::tail::Tail;
+use crate::conf::{Ramp, RampState};
 use crate::control::generation::Generation;
 
 mod families;
@@ -88,7 +91,13 @@ pub struct Metrics {
     pool_overflows: IntCounterVec,
     /// Instances that are being checked, each once per way to check it.
     pub checkers: IntGauge,
+    ramp_step: IntGaugeVec,
+    ramp_state: IntGaugeVec,
     guards: GuardFamilies,
+    /// Live numbers.
+    pub live: Live,
+    /// Whoever listens to decisions as they happen.
+    pub tail: Arc<Tail>,
     /// Access log lines that were lost.
     pub log_dropped: IntCounter,
     /// Requests that are being served.
@@ -243,6 +252,10 @@ impl Metrics {
             log_dropped: families.counter(names::LOG_DROPPED, "Access log lines that were lost.")?,
             in_flight: families.gauge(names::IN_FLIGHT, "Requests in flight.")?,
             sources: Sources::new(&families)?,
+            ramp_step: gauges(names::RAMP_STEP, "Step that a ramp is at, counted from 1.", &["service"])?,
+            ramp_state: gauges(names::RAMP_STATE, "1 for the state that a ramp is in.", &["service", "state"])?,
+            live: Live::default(),
+            tail: Arc::new(Tail::new(families.counter(names::TAIL_DROPPED, "Lines that readers of decisions lost.")?)),
             weight,
             limits,
             guards: GuardFamilies::new(&families)?,
@@ -276,6 +289,22 @@ impl Metrics {
     /// Notes a kill switch; `service` is empty for the global one.
     pub fn set_switch(&self, switch: &str, service: &str, on: bool) {
         self.switch.with_label_values(&[switch, service]).set(i64::from(on));
+    }
+
+    /// Notes the ramp of a service, or that it has none.
+    pub fn set_ramp(&self, service: &str, ramp: Option<&Ramp>) {
+        let Some(ramp) = ramp else {
+            // What is not there need not be dropped.
+            let _ = self.ramp_step.remove_label_values(&[service]);
+            for state in RampState::ALL {
+                let _ = self.ramp_state.remove_label_values(&[service, state.as_str()]);
+            }
+            return;
+        };
+        self.ramp_step.with_label_values(&[service]).set(i64::try_from(ramp.step + 1).unwrap_or(i64::MAX));
+        for state in RampState::ALL {
+            self.ramp_state.with_label_values(&[service, state.as_str()]).set(i64::from(ramp.state == state));
+        }
     }
 
     /// Notes whether a subset is the stable one of its service.
@@ -362,6 +391,7 @@ impl Metrics {
         let with_any = subsets.iter().map(|s| &**s).chain(["any"]);
         ServiceMetrics {
             guard: Arc::new(self.guards.service(service, subsets, instances, outlier, breaker)),
+            live: self.live.service(service, subsets),
             tags: tags.iter().map(|(rule, subset)| self.tags.with_label_values(&[&**service, rule, subset])).collect(),
             subset_instances: subsets
                 .iter()
@@ -443,6 +473,8 @@ pub struct ServiceMetrics {
     pub strategy: Arc<str>,
     /// What keeps it up.
     pub guard: Arc<GuardMetrics>,
+    /// Live numbers by subset.
+    pub live: ServiceMeters,
     metrics: Arc<Metrics>,
     service: Arc<str>,
 }

@@ -52,6 +52,12 @@ pub const APPLIED: &str = "serin_config_applied_total";
 pub const BUILD_SECONDS: &str = "serin_config_build_seconds";
 /// Lines that a full or broken sink lost.
 pub const LOG_DROPPED: &str = "serin_access_log_dropped_total";
+/// Lines that readers of decisions as they happen were too slow for.
+pub const TAIL_DROPPED: &str = "serin_tail_dropped_total";
+/// Step that a ramp is at.
+pub const RAMP_STEP: &str = "serin_ramp_step";
+/// State of a ramp.
+pub const RAMP_STATE: &str = "serin_ramp_state";
 /// Ejections by instance and cause.
 pub const EJECTIONS: &str = "serin_ejections_total";
 /// Ejections that the cap kept from happening.

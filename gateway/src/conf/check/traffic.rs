@@ -5,6 +5,7 @@ use super::super::routing::Routing;
 use super::super::scalar::{Name, Percent, percentage};
 use super::super::traffic::{ServiceTraffic, Switch, Traffic};
 use super::Report;
+use super::ramp::ramp;
 
 /// Checks a traffic document, and what it refers to in a routing document if there is one.
 pub(in super::super) fn traffic(document: &Traffic, routing: Option<&Routing>, report: &mut Report<'_>) {
@@ -13,6 +14,9 @@ pub(in super::super) fn traffic(document: &Traffic, routing: Option<&Routing>, r
         let at = services.key(name);
         known_service(name, routing, &at, report);
         weights(name, each, routing, &at.key("weights"), report);
+        if let Some(conf) = &each.ramp {
+            ramp(conf, routing.and_then(|routing| routing.services.get(name)), &at.key("ramp"), report);
+        }
     }
     let switches = At::ROOT.key("switches");
     switch(&document.switches.balancer, routing, &switches.key("balancer"), report);
