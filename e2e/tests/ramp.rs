@@ -105,6 +105,7 @@ async fn a_good_version_gets_to_all_users_and_no_request_fails() {
     let world = start_world().await;
     let load = Load::start(&world);
     ramp(&world, "10%,50%,90%", "1s", "20", &["success_rate >= 99%", "p99 <= 50 x stable"]).await;
+    wait::until("its first look", || async { state(&world).await["requests"].is_u64().then_some(()) }).await;
     let shown = world.gateway.cli(&["ramp", "status", "users"]).await.expect(0).stdout;
     for part in ["users: v1 -> v2, running", "10%", "90%", "success_rate >= 99%", "requests to v2 (at least 20)"] {
         assert!(shown.contains(part), "no {part:?} in\n{shown}");
