@@ -78,7 +78,8 @@ impl Tally {
         loop {
             let next = match (a.peek(), b.peek()) {
                 (Some(&&(x, n)), Some(&&(y, m))) if x == y => {
-                    (a.next(), b.next());
+                    a.next();
+                    b.next();
                     (x, n + m)
                 }
                 (Some(&&(x, n)), Some(&&(y, _))) if x < y => {

@@ -168,7 +168,7 @@ fn bound(measure: Measure, text: &str) -> Result<Bound, String> {
             .ok_or_else(|| format!("expected a factor such as `1.2 x stable` after the comparison, got `{text}`"));
     }
     if measure.is_share() {
-        let share = text.strip_suffix('%').and_then(|number| positive(number)).filter(|share| *share <= 100.0);
+        let share = text.strip_suffix('%').and_then(positive).filter(|share| *share <= 100.0);
         return share.map(|percent| Bound::Fixed(percent / 100.0)).ok_or_else(|| {
             let name = measure.as_str();
             format!(

@@ -44,6 +44,7 @@ impl Bench {
         self.flip(Change::Ramp(change))
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "helpers take what tests write in place")]
     fn flip(&self, change: Change) -> Result<(), FlipError> {
         self.control.flip(&anna(), &change, "", None).map(drop)
     }
