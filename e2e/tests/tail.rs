@@ -223,3 +223,25 @@ async fn an_open_stream_does_not_keep_the_gateway_from_stopping() {
         .await;
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_ends_with_whoever_reads_it() {
+    let world = start().await;
+    let mut shell = Command::new("sh")
+        .args(["-c", "\"$0\" tail --json | head -n 1"])
+        .arg(binary())
+        .env("SERIN_ADMIN", format!("http://{}", world.gateway.admin_address()))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = read(shell.stdout.take().unwrap());
+    let began = Instant::now();
+    while lines.recv_timeout(Duration::from_millis(50)).is_err() {
+        assert!(began.elapsed() < wait::DEADLINE, "no line came");
+        let _ = world.send(Call::get("/probe").user("anna")).await;
+    }
+    // Nothing happens any more that it could notice it by.
+    let ended = wait::until("the tail to end", || std::future::ready(shell.try_wait().unwrap())).await;
+    assert!(ended.success());
+}

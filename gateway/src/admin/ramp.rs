@@ -178,7 +178,7 @@ fn view(generation: &Generation, ramps: &Ramps, name: &str, now: Instant) -> Opt
         left_seconds: seen.map(|standing| tenths(left(standing))),
         requests: seen.map(|standing| standing.target.step.requests + standing.target.step.missed),
         stable_requests: seen.map(|standing| standing.stable.step.requests),
-        missing: seen.and_then(|standing| missing(&plan(ramp), &standing.target, &standing.stable)),
+        missing: seen.and_then(|standing| missing(&plan(ramp, standing), &standing.target, &standing.stable)),
         guards: ramp.guards.iter().map(|guard| guard_view(*guard, ramp, seen)).collect(),
         ramp: ramp.clone(),
     })

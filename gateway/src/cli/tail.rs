@@ -2,9 +2,12 @@
 
 use std::fmt::Write as _;
 use std::io::{BufRead, ErrorKind, IsTerminal, Write};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use clap::Args;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
@@ -33,6 +36,7 @@ impl Tail {
     pub(super) fn run(&self, client: &Client, out: Out) -> Result<(), Failure> {
         let colour = !out.json && std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
         let path = self.path();
+        end_with_the_reader();
         let mut lines = client.stream(&path)?;
         loop {
             if !copy(&mut lines, out.json, colour)? {
@@ -65,6 +69,20 @@ impl Tail {
         let query = pairs.collect::<Vec<_>>().join("&");
         if query.is_empty() { "/v1/tail".to_owned() } else { format!("/v1/tail?{query}") }
     }
+}
+
+/// Ends the process when nobody reads its output any more, also while nothing happens: `serin tail | head -1`.
+fn end_with_the_reader() {
+    std::thread::spawn(|| {
+        let stdout = std::io::stdout();
+        let mut watched = [PollFd::new(stdout.as_fd(), PollFlags::empty())];
+        // Asked for nothing, a pipe reports only that its other end is gone; terminals and files never do.
+        while let Ok(_) | Err(Errno::EINTR) = poll(&mut watched, PollTimeout::NONE) {
+            if watched[0].revents().is_some_and(|seen| seen.intersects(PollFlags::POLLERR | PollFlags::POLLNVAL)) {
+                std::process::exit(exit::OK.into());
+            }
+        }
+    });
 }
 
 /// Copies lines to standard output until they end; false if nobody reads there any more.

@@ -5,10 +5,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use serin_core::live::{Meter, Tally};
-use serin_core::ramp::{Plan, Seen, StepClock, Verdict, judge};
+use serin_core::ramp::{Bound, Guard, Plan, Seen, StepClock, Verdict, judge};
 
 use super::{Act, RampChange, disturbed};
-use crate::conf::{Moment, Ramp, RampState};
+use crate::conf::{Moment, Percent, Ramp, RampState};
 use crate::control::Control;
 use crate::control::change::{Actor, Change};
 use crate::control::generation::Generation;
@@ -33,6 +33,8 @@ struct Step {
     /// What the meters showed when it was taken up.
     target: Tally,
     stable: Tally,
+    /// What the stable subset measured in the step before, for a step that leaves it nothing.
+    baseline: Option<Tally>,
 }
 
 /// How a step stands.
@@ -42,17 +44,21 @@ pub struct Standing {
     pub elapsed: Duration,
     /// Requests of the target.
     pub target: Seen,
-    /// Requests of the stable subset.
+    /// Requests of the stable subset; of the step before, if this one leaves it none.
     pub stable: Seen,
+    /// Whether there is anything that the stable subset measured, or could.
+    comparable: bool,
 }
 
-/// The rules of a ramp, as the core has them.
+/// The rules of a ramp, as the core has them. In a step that leaves the stable subset nothing, and of which it is not
+/// known what there was before (the process began with it), guards that compare with it have nothing to say.
 #[must_use]
-pub fn plan(ramp: &Ramp) -> Plan {
+pub fn plan(ramp: &Ramp, standing: &Standing) -> Plan {
+    let applies = |guard: &Guard| standing.comparable || !matches!(guard.bound, Bound::Stable(_));
     Plan {
         steps: ramp.steps.len(),
         every: ramp.every.duration(),
-        guards: ramp.guards.iter().map(|guard| **guard).collect(),
+        guards: ramp.guards.iter().map(|guard| **guard).filter(applies).collect(),
         min_requests: ramp.min_requests,
     }
 }
@@ -98,10 +104,11 @@ impl Ramps {
         }
         let (target, stable) = meters(generation, service, ramp)?;
         if !steps.get(service).is_some_and(|step| step.is_of(ramp)) {
-            steps.insert(service.to_owned(), Step::take_up(ramp, target, stable, now, wall));
+            let baseline = steps.get(service).and_then(|before| before.leaves_to(ramp, stable));
+            steps.insert(service.to_owned(), Step { baseline, ..Step::take_up(ramp, target, stable, now, wall) });
         }
         let standing = steps.get(service)?.standing(target, stable, now);
-        match judge(&plan(ramp), ramp.step, standing.elapsed, &standing.target, &standing.stable) {
+        match judge(&plan(ramp, &standing), ramp.step, standing.elapsed, &standing.target, &standing.stable) {
             Verdict::Hold(why) => (ramp.state == RampState::Running).then_some(Act::Hold(why)),
             Verdict::Wait => None,
             Verdict::Advance => Some(Act::Advance),
@@ -124,7 +131,14 @@ impl Step {
             taken_up: now,
             target: target.read(),
             stable: stable.read(),
+            baseline: None,
         }
+    }
+
+    /// What the stable subset measured in this step, if `next` is the one that follows and leaves it nothing.
+    fn leaves_to(&self, next: &Ramp, stable: &Meter) -> Option<Tally> {
+        let follows = next.step == self.ramp.step + 1 && next.steps == self.ramp.steps && next.to == self.ramp.to;
+        (follows && takes_all(next)).then(|| stable.read().since(&self.stable))
     }
 
     fn is_of(&self, ramp: &Ramp) -> bool {
@@ -137,12 +151,22 @@ impl Step {
         // Whole seconds that are surely of this step.
         let whole = now.saturating_duration_since(self.taken_up).as_secs().saturating_sub(1).min(RECENT) as usize;
         let seen = |meter: &Meter, from: &Tally| Seen { step: meter.read().since(from), recent: meter.recent(whole) };
+        let stable = match &self.baseline {
+            Some(baseline) => Seen { step: baseline.clone(), recent: baseline.clone() },
+            None => seen(stable, &self.stable),
+        };
         Standing {
             elapsed: self.clock.elapsed(now),
             target: seen(target, &self.target),
-            stable: seen(stable, &self.stable),
+            stable,
+            comparable: self.baseline.is_some() || !takes_all(&self.ramp),
         }
     }
+}
+
+/// Whether the step that a ramp is at leaves the stable subset nothing.
+fn takes_all(ramp: &Ramp) -> bool {
+    ramp.share() == Percent::ALL
 }
 
 fn active<'a>(generation: &'a Generation, service: &str) -> Option<&'a Ramp> {

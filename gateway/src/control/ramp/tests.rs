@@ -136,6 +136,37 @@ fn a_ramp_goes_through_to_its_end_by_audited_flips() {
 }
 
 #[test]
+fn the_last_step_compares_with_what_the_stable_subset_measured_before() {
+    for (millis, state) in [(11, RampState::Done), (100, RampState::Aborted)] {
+        let mut bench = Bench::ramping(&BOTH);
+        for _ in 0..2 {
+            bench.serve_both(100);
+            bench.pass(60);
+        }
+        is_at(&bench, RampState::Running, 2, "0% 100%");
+        bench.serve(1, 100, 0, millis);
+        bench.pass(60);
+        assert_eq!(bench.ramp().state, state, "{millis} ms");
+    }
+}
+
+#[test]
+fn a_last_step_that_began_before_the_process_is_judged_without_the_stable_subset() {
+    for (errors, state) in [(0, RampState::Done), (50, RampState::Aborted)] {
+        let mut bench = Bench::new();
+        let only = Ramp { steps: vec![percent("100%")], ..ramp(&BOTH) };
+        bench.act(Act::Start(Box::new(only))).unwrap_or_else(|error| panic!("{error}"));
+        bench.tick();
+        bench.serve(1, 99, 0, 10);
+        bench.pass(60);
+        assert_eq!(bench.ramp().state, RampState::Held);
+        bench.serve(1, 100, errors, 10);
+        bench.pass(1);
+        assert_eq!(bench.ramp().state, state, "{errors} errors");
+    }
+}
+
+#[test]
 fn too_little_holds_and_never_passes_nor_rolls_back() {
     let mut bench = Bench::ramping(&BOTH);
     bench.serve(1, 99, 99, 900);
