@@ -79,6 +79,7 @@ struct State {
     name: String,
     hits: AtomicU64,
     connections: AtomicU64,
+    handshakes: AtomicU64,
     open: AtomicU64,
     behaviour: Mutex<Option<Behaviour>>,
     released: watch::Sender<bool>,
@@ -115,6 +116,7 @@ impl Origin {
             name: name.to_owned(),
             hits: AtomicU64::new(0),
             connections: AtomicU64::new(0),
+            handshakes: AtomicU64::new(0),
             open: AtomicU64::new(0),
             behaviour: Mutex::new(None),
             released: watch::Sender::new(false),
@@ -141,6 +143,12 @@ impl Origin {
     #[must_use]
     pub fn connections(&self) -> u64 {
         self.state.connections.load(Relaxed)
+    }
+
+    /// How many TLS handshakes were finished.
+    #[must_use]
+    pub fn handshakes(&self) -> u64 {
+        self.state.handshakes.load(Relaxed)
     }
 
     /// How many connections are open now.
@@ -199,6 +207,7 @@ async fn connection(stream: TcpStream, tls: Option<TlsAcceptor>, state: Arc<Stat
             None => serve(stream, None, state).await,
             Some(tls) => {
                 let stream = tls.accept(stream).await?;
+                state.handshakes.fetch_add(1, Relaxed);
                 let sni = stream.get_ref().1.server_name().map(str::to_owned);
                 serve(stream, sni, state).await
             }

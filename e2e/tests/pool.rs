@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use serin_e2e::client::{Call, Conn};
 use serin_e2e::origin::Behaviour;
-use serin_e2e::{Conf, Gateway, Origin, conf, wait};
+use serin_e2e::tls::Authority;
+use serin_e2e::{Conf, Gateway, Origin, conf, gateway, wait};
 use tokio::task::JoinHandle;
 
 fn pooled(origins: &[&Origin], pool: Value) -> Conf {
@@ -45,7 +46,11 @@ async fn a_full_pool_is_waited_for_and_then_refused() {
     // Two attempts by default, and each waits.
     let waited = begin.elapsed();
     assert!((Duration::from_millis(550)..Duration::from_secs(2)).contains(&waited), "{waited:?}");
-    assert_eq!((refused.header("retry-after"), refused.header("connection")), ("1", "close"));
+    assert_eq!(
+        (refused.header("retry-after"), refused.header("connection")),
+        ("1", "keep-alive"),
+        "and the connection stays open"
+    );
     assert_eq!(origin.hits(), 2, "nothing was sent");
     let view = gateway.admin_get("/v1/services/pool").await;
     assert_eq!(view["instances"][0]["health"], "healthy", "it is not the instance's fault: {view}");
@@ -112,6 +117,26 @@ async fn idle_connections_are_made_in_advance_and_used() {
     let again = Origin::start_at("a", address).await;
     wait::until("three new connections", || async { (again.open_connections() == 3).then_some(()) }).await;
     assert_eq!(Call::get("/pool").on(&mut conn).await.status, 200);
+}
+
+#[tokio::test]
+async fn idle_tls_connections_have_their_handshake_behind_them() {
+    let authority = Authority::new();
+    let origin = Origin::start_tls("a", &authority.issue("origin.test"), &["http/1.1"]).await;
+    let dir = gateway::directory();
+    let ca = dir.path().join("ca.crt");
+    std::fs::write(&ca, authority.pem()).unwrap();
+    let mut conf = pooled(&[&origin], json!({"min_idle": 3}));
+    conf.service("pool")["tls"] = json!({"sni": "origin.test", "ca": ca});
+    let gateway = Gateway::start_in(dir, conf).await;
+    wait::until("three handshakes", || async { (origin.handshakes() == 3).then_some(()) }).await;
+    wait::until("them to be idle", || async { (connections(&gateway).await == (3, 0)).then_some(()) }).await;
+    assert_eq!(origin.hits(), 0);
+    let mut conn = Conn::http1(gateway.http()).await;
+    for _ in 0..5 {
+        let _ = Call::get("/pool").on(&mut conn).await.expect(200);
+    }
+    assert_eq!((origin.handshakes(), origin.connections()), (3, 3), "requests use what is there");
 }
 
 #[tokio::test]

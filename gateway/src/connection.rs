@@ -10,14 +10,18 @@ use std::task::{Context, Poll};
 
 use async_trait::async_trait;
 use pingora::apps::{HttpPersistentSettings, HttpServerApp, ServerApp};
+use pingora::connectors::TransportConnector;
 use pingora::protocols::http::ServerSession;
 use pingora::protocols::{ALPN, Stream};
 use pingora::proxy::HttpProxy;
 use pingora::server::ShutdownWatch;
+use tokio::runtime::Handle;
 use tokio::time::{Instant, Sleep};
 
 use crate::overload::Overload;
+use crate::pool::keeper::Dialer;
 use crate::proxy::{Edge, KEEPALIVE};
+use crate::upkeep::Upkeep;
 
 /// What the preface of HTTP/2 begins with (RFC 9113 section 3.4). No method does.
 const H2_START: &[u8; 3] = b"PRI";
@@ -30,6 +34,10 @@ pub struct Connections {
     pub h2c: bool,
     /// Says when there are too few descriptors left for one more connection.
     pub overload: Arc<Overload>,
+    /// Makes connections to upstreams in advance, on the runtime of these connections.
+    pub upkeep: Arc<Upkeep>,
+    /// What it makes them with.
+    pub connector: Arc<TransportConnector>,
 }
 
 /// What the first bytes of a request say.
@@ -43,6 +51,7 @@ enum Begins {
 #[async_trait]
 impl ServerApp for Connections {
     async fn process_new(self: &Arc<Self>, stream: Stream, shutdown: &ShutdownWatch) -> Option<Stream> {
+        self.upkeep.keeper.dial_with(|| Dialer { runtime: Handle::current(), connector: Arc::clone(&self.connector) });
         self.overload.probe();
         if self.overload.refuses_connections() {
             return None;

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use pingora::connectors::TransportConnector;
 use pingora::protocols::Stream;
 use pingora::upstreams::peer::HttpPeer;
 use serin_core::lifetime::Lifetime;
@@ -185,6 +186,33 @@ impl InstancePool {
     #[must_use]
     pub fn kind(&self, group: u64, now: Instant) -> Kind {
         Kind { group, epoch: self.epoch(now) }
+    }
+
+    /// Whether connections that are made in advance have their TLS handshake behind them: those of the relay have.
+    fn keeps_tls_ready(&self) -> bool {
+        self.policy.min_idle > 0 && self.policy.tls.is_some() && self.policy.protocol == Protocol::Http1
+    }
+
+    /// Makes a connection in advance, short of a TLS handshake.
+    async fn make_spare(&self) {
+        let made = self.sockets.make_spare(self.address, self.policy.connect).await;
+        if made.is_ok() && self.is_retired() {
+            self.sockets.drop_spare();
+        }
+    }
+
+    /// Makes a connection in advance that a request only has to be written to, and shelves it.
+    async fn make_ready(&self, connector: &TransportConnector, mut peer: HttpPeer) {
+        let _making = self.sockets.making();
+        peer.options.total_connection_timeout = Some(self.policy.connect);
+        let kind = self.kind(peer.group_key, Instant::now());
+        let made = connector.new_stream(&peer).await;
+        self.sockets.note_failing(made.is_err());
+        if let Ok(stream) = made
+            && let Some(used) = self.using(stream.id(), false)
+        {
+            self.keep(stream, &used, kind, Instant::now());
+        }
     }
 
     /// Connections: all that are open, and those that requests use. Ones that were made in advance are among the open.

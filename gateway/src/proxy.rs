@@ -89,7 +89,7 @@ pub struct Edge {
     /// Whether the gateway as a whole sheds load.
     pub overload: Arc<Overload>,
     /// Makes the connections that the relay uses.
-    pub connector: TransportConnector,
+    pub connector: Arc<TransportConnector>,
 }
 
 #[async_trait]

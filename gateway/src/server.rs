@@ -163,6 +163,7 @@ fn proxy_service(
     overload: &Arc<Overload>,
 ) -> Result<Service<Connections>, StartError> {
     let bootstrap = &control.bootstrap;
+    let connector = Arc::new(TransportConnector::new(Some(ConnectorOptions::from_server_conf(&server.configuration))));
     let edge = Edge {
         live: Arc::clone(&control.live),
         trusted: bootstrap.trusted_proxies.iter().map(|network| network.0).collect(),
@@ -172,7 +173,7 @@ fn proxy_service(
         metrics: Arc::clone(control.metrics()),
         draining: Arc::clone(draining),
         overload: Arc::clone(overload),
-        connector: TransportConnector::new(Some(ConnectorOptions::from_server_conf(&server.configuration))),
+        connector: Arc::clone(&connector),
     };
     let mut options = HttpServerOptions::default();
     let h2c = bootstrap.listeners.iter().any(|listener| listener.tls.is_none() && Accepts::of(listener).h2c);
@@ -180,8 +181,14 @@ fn proxy_service(
     options.h2_idle_timeout = Some(H2_IDLE);
     let mut proxy = http_proxy(&server.configuration, edge);
     proxy.server_options = Some(options);
-    let mut service =
-        Service::new("proxy".to_owned(), Connections { proxy: Arc::new(proxy), h2c, overload: Arc::clone(overload) });
+    let connections = Connections {
+        proxy: Arc::new(proxy),
+        h2c,
+        overload: Arc::clone(overload),
+        upkeep: Arc::clone(control.upkeep()),
+        connector,
+    };
+    let mut service = Service::new("proxy".to_owned(), connections);
     for (listener, certificates) in bootstrap.listeners.iter().zip(certificates) {
         let endpoint = listen::endpoint(listener, certificates.clone());
         let endpoint = endpoint.map_err(|error| StartError::Tls(listener.name.to_string(), error.to_string()))?;

@@ -18,7 +18,8 @@ use serin_core::instance::Health;
 pub struct Upkeep {
     /// The checks.
     pub checks: Checks,
-    keeper: Keeper,
+    /// The connection pools.
+    pub keeper: Keeper,
     metrics: Arc<Metrics>,
     /// The routing document in force.
     in_force: Mutex<Option<Arc<Routing>>>,
@@ -43,7 +44,8 @@ impl Upkeep {
         if in_force.as_ref().is_some_and(|routing| Arc::ptr_eq(routing, &generation.routing)) {
             return;
         }
-        self.keeper.apply(generation.services.iter().flat_map(|side| &side.pools), Instant::now());
+        let pools = generation.services.iter().flat_map(|side| side.pools.iter().zip(&side.peers));
+        self.keeper.apply(pools, Instant::now());
         let services = || generation.core.services.iter().zip(&generation.services);
         self.checks.apply(services().flat_map(|(service, side)| {
             service.instances.iter().enumerate().map(|(at, instance)| Wanted {

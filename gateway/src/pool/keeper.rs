@@ -1,8 +1,12 @@
 //! Looks after all pools: closes what is too old or belongs to an instance that left, and makes connections in advance.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
+
+use pingora::connectors::TransportConnector;
+use pingora::upstreams::peer::HttpPeer;
+use tokio::runtime::Handle;
 
 use super::InstancePool;
 
@@ -14,58 +18,90 @@ const AT_ONCE: usize = 32;
 /// All pools there are, those of instances that left included until their last connection is closed.
 #[derive(Default)]
 pub struct Keeper {
-    pools: Mutex<Vec<Arc<InstancePool>>>,
+    pools: Mutex<Vec<Kept>>,
+    dialer: OnceLock<Dialer>,
+}
+
+/// A pool, and how its connections are made; the latter holds the pool as well, and goes when the instance does.
+struct Kept {
+    pool: Arc<InstancePool>,
+    peer: Option<HttpPeer>,
+}
+
+/// What makes TLS connections in advance: they belong to the runtime on which requests are served.
+pub struct Dialer {
+    /// That runtime.
+    pub runtime: Handle,
+    /// The relay's connector.
+    pub connector: Arc<TransportConnector>,
 }
 
 impl Keeper {
+    /// Tells it how TLS connections are made. Only the first word counts.
+    pub fn dial_with(&self, dialer: impl FnOnce() -> Dialer) {
+        self.dialer.get_or_init(dialer);
+    }
+
     /// Takes over what is in force; pools that are not part of it are retired.
-    pub fn apply<'a>(&self, in_force: impl Iterator<Item = &'a Arc<InstancePool>>, now: Instant) {
+    pub fn apply<'a>(&self, in_force: impl Iterator<Item = (&'a Arc<InstancePool>, &'a HttpPeer)>, now: Instant) {
         let mut pools = self.lock();
-        let known: HashSet<_> = pools.iter().map(Arc::as_ptr).collect();
-        let (mut kept, mut new) = (HashSet::new(), Vec::new());
-        for pool in in_force {
-            kept.insert(Arc::as_ptr(pool));
+        let known: HashSet<_> = pools.iter().map(|kept| Arc::as_ptr(&kept.pool)).collect();
+        let (mut stay, mut new) = (HashSet::new(), Vec::new());
+        for (pool, peer) in in_force {
+            stay.insert(Arc::as_ptr(pool));
             if !known.contains(&Arc::as_ptr(pool)) {
-                new.push(Arc::clone(pool));
+                let peer = pool.keeps_tls_ready().then(|| peer.clone());
+                new.push(Kept { pool: Arc::clone(pool), peer });
             }
         }
-        pools.iter().filter(|pool| !kept.contains(&Arc::as_ptr(pool))).for_each(|pool| pool.retire(now));
+        for kept in pools.iter_mut().filter(|kept| !stay.contains(&Arc::as_ptr(&kept.pool))) {
+            kept.peer = None;
+            kept.pool.retire(now);
+        }
         pools.extend(new);
     }
 
     /// Looks at every pool once.
     pub fn tick(&self, now: Instant) {
         let mut pools = self.lock();
-        for pool in pools.iter() {
+        for Kept { pool, peer } in pools.iter() {
             let oldest = pool.oldest_epoch(now);
             pool.shelf.sift(oldest, now, pool.policy.idle);
             pool.sockets.close_before(oldest);
             if !pool.is_retired() && pool.policy.min_idle > 0 {
-                replenish(pool, now);
+                self.replenish(pool, peer.as_ref(), now);
             }
         }
         // A request that began before its instance left may hold the pool and connect once more.
-        pools.retain(|pool| !pool.is_retired() || pool.connections().0 > 0 || Arc::strong_count(pool) > 1);
+        pools.retain(|Kept { pool, .. }| !pool.is_retired() || pool.connections().0 > 0 || Arc::strong_count(pool) > 1);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<InstancePool>>> {
+    /// Makes as many connections as are missing, in tasks of their own. An instance that cannot be reached is tried again
+    /// at the next tick; its health is for others to judge.
+    fn replenish(&self, pool: &Arc<InstancePool>, peer: Option<&HttpPeer>, now: Instant) {
+        for _ in 0..missing(pool, now) {
+            let pool = Arc::clone(pool);
+            match (peer, self.dialer.get()) {
+                (None, _) => drop(tokio::spawn(async move { pool.make_spare().await })),
+                (Some(peer), Some(dialer)) => {
+                    let (peer, connector) = (peer.clone(), Arc::clone(&dialer.connector));
+                    dialer.runtime.spawn(async move { pool.make_ready(&connector, peer).await });
+                }
+                (Some(_), None) => {}
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Kept>> {
         self.pools.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Makes as many connections as are missing, in tasks of their own.
-fn replenish(pool: &Arc<InstancePool>, now: Instant) {
+/// How many connections are to be made in advance just now.
+fn missing(pool: &InstancePool, now: Instant) -> usize {
     pool.sockets.sift_spare(now, pool.policy.idle);
     let (idle, all) = pool.sockets.idle(pool.epoch(now));
     let room = pool.policy.max_connections.map_or(AT_ONCE, |most| most.saturating_sub(all));
     let at_once = if pool.sockets.is_failing() { 1 } else { AT_ONCE };
-    for _ in 0..pool.policy.min_idle.saturating_sub(idle).min(room).min(at_once) {
-        let pool = Arc::clone(pool);
-        tokio::spawn(async move {
-            // An instance that cannot be reached is tried again at the next tick; its health is for others to judge.
-            if pool.sockets.make_spare(pool.address, pool.policy.connect).await.is_ok() && pool.is_retired() {
-                pool.sockets.drop_spare();
-            }
-        });
-    }
+    pool.policy.min_idle.saturating_sub(idle).min(room).min(at_once)
 }

@@ -112,12 +112,23 @@ impl Sockets {
     /// # Errors
     /// If the instance cannot be reached in time.
     pub(super) async fn make_spare(&self, address: SocketAddr, timeout: Duration) -> std::io::Result<()> {
-        let _making = Making::start(&self.making);
+        let _making = self.making();
         let made = tokio::time::timeout(timeout, TcpStream::connect(address)).await;
         let made = made.map_err(std::io::Error::from).flatten().and_then(TcpStream::into_std);
-        self.failing.store(made.is_err(), Relaxed);
+        self.note_failing(made.is_err());
         lock(&self.spare).push((made?, Instant::now()));
         Ok(())
+    }
+
+    /// Counts one as being made, until it is dropped.
+    pub(super) fn making(&self) -> Making<'_> {
+        self.making.fetch_add(1, Relaxed);
+        Making(&self.making)
+    }
+
+    /// Notes whether the latest one could not be made in advance.
+    pub(super) fn note_failing(&self, failing: bool) {
+        self.failing.store(failing, Relaxed);
     }
 
     /// Whether the latest one could not be made in advance.
@@ -160,14 +171,8 @@ fn is_quiet(socket: &Socket) -> bool {
     peeked.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
 }
 
-struct Making<'a>(&'a AtomicUsize);
-
-impl<'a> Making<'a> {
-    fn start(count: &'a AtomicUsize) -> Self {
-        count.fetch_add(1, Relaxed);
-        Self(count)
-    }
-}
+/// One that is being made.
+pub(super) struct Making<'a>(&'a AtomicUsize);
 
 impl Drop for Making<'_> {
     fn drop(&mut self) {
