@@ -182,6 +182,28 @@ async fn flips_survive_a_restart() {
 }
 
 #[tokio::test]
+async fn a_link_stays_a_link_and_what_it_points_to_is_followed() {
+    let world = World::start().await;
+    let file = world.gateway.dir().join("traffic.yaml");
+    let (one, two) = (world.gateway.dir().join("one.yaml"), world.gateway.dir().join("two.yaml"));
+    std::fs::rename(&file, &one).unwrap();
+    std::os::unix::fs::symlink("one.yaml", &file).unwrap();
+    world.gateway.set_weights(&ALL_V2).await;
+    assert!(file.symlink_metadata().unwrap().is_symlink(), "the flip wrote through the link");
+    let text = std::fs::read_to_string(&one).unwrap();
+    assert!(text.contains("\"v2\": \"100%\""), "{text}");
+    // As a ConfigMap changes: another target, and the link is moved over.
+    std::fs::write(
+        &two,
+        text.replace("\"v2\": \"100%\"", "\"v2\": \"0%\"").replace("\"v1\": \"0%\"", "\"v1\": \"100%\""),
+    )
+    .unwrap();
+    std::os::unix::fs::symlink("two.yaml", file.with_extension("new")).unwrap();
+    std::fs::rename(file.with_extension("new"), &file).unwrap();
+    wait::until("the other document", || async { (world.version_of("u1").await == "v1").then_some(()) }).await;
+}
+
+#[tokio::test]
 async fn a_rollback_is_one_step() {
     let world = World::with(&["v1-a", "v2-a"], |conf| {
         conf.weights(&ALL_V1);

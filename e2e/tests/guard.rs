@@ -326,6 +326,8 @@ async fn a_grpc_status_counts_like_an_http_status() {
         let view = service(&world).await;
         let ejected = view["instances"].as_array().unwrap().iter().filter(|i| i["health"] == "ejected").count();
         assert_eq!(ejected, usize::from(fails), "{path}: {view}");
+        let errors = world.gateway.metrics().await.sum("serin_requests_total", &["code=\"5xx\""]);
+        assert_eq!(errors > 0.0, fails, "{path}: {errors} are counted as 5xx");
     }
 }
 

@@ -9,6 +9,8 @@ use serin_e2e::peers::{self, PyServer};
 use serin_e2e::tls::Authority;
 use serin_e2e::{Conf, Gateway, Origin, World, conf, gateway, wait};
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 const GIB: u64 = 1 << 30;
 const GROWTH_KIB: u64 = 32 * 1024;
@@ -213,6 +215,33 @@ async fn websockets_pass_messages_both_ways() {
     let url = format!("ws://{}/chat/ws", world.http());
     let answer = peers::client("ws_peer.py", &[&url]).await;
     assert_eq!(answer, json!({"text": "text", "big_is_same": true, "pong": true, "close_code": 1000}));
+}
+
+#[tokio::test]
+async fn nothing_of_the_gateway_gets_into_an_upgraded_connection() {
+    let mut world = World::with(&["v1-a"], |conf| {
+        conf.weights(&[("v1", "100%"), ("v2", "0%")]);
+        conf.service("users")["timeouts"] = json!({"idle": "300ms"});
+    })
+    .await;
+    for breaks in [false, true] {
+        let mut client = TcpStream::connect(world.http()).await.unwrap();
+        let ask = "GET /chat/ws HTTP/1.1\r\nhost: api.example.com\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+                   sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+        client.write_all(ask.as_bytes()).await.unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(client.read_u8().await.unwrap());
+        }
+        assert!(head.starts_with(b"HTTP/1.1 101 "), "{}", String::from_utf8_lossy(&head));
+        if breaks {
+            world.origins[0].stop().await;
+        }
+        // It idles out, or its upstream is gone: it ends, and there is nothing before the end.
+        let mut rest = Vec::new();
+        let ended = tokio::time::timeout(wait::DEADLINE, client.read_to_end(&mut rest)).await.expect("an end");
+        assert!(rest.is_empty(), "{ended:?}: {}", String::from_utf8_lossy(&rest));
+    }
 }
 
 #[tokio::test]

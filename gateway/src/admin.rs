@@ -13,6 +13,7 @@ mod ramp;
 mod read;
 mod tail;
 mod token;
+mod unique;
 mod view;
 mod write;
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 use pingora::listeners::ListenerConfig;
@@ -46,6 +46,19 @@ pub struct Certificates {
     files: Vec<conf::Certificate>,
     loaded: ArcSwap<Loaded>,
     oldest: conf::TlsVersion,
+    /// Why the files are not what is served, if they are not.
+    refused: Mutex<Option<String>>,
+}
+
+/// What became of a look at the files.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Reload {
+    /// They are as they were, be it good or bad.
+    Same,
+    /// They are others, and served from now on.
+    Fresh,
+    /// They cannot be used, for this reason; the old ones stay.
+    Refused(String),
 }
 
 struct Loaded {
@@ -64,15 +77,22 @@ impl Certificates {
             loaded: ArcSwap::from_pointee(read(&tls.certificates, tls.min_version)?),
             files: tls.certificates.clone(),
             oldest: tls.min_version,
+            refused: Mutex::default(),
         })
     }
 
-    /// Reads the certificates again; the old ones stay if that fails.
-    ///
-    /// # Errors
-    /// A sentence about a file that cannot be used.
-    pub fn reload(&self) -> Result<(), String> {
-        let fresh = read(&self.files, self.oldest)?;
+    /// Reads the certificates again; the old ones stay if that fails, which is told once.
+    pub fn reload(&self) -> Reload {
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = match read(&self.files, self.oldest) {
+            Ok(fresh) => fresh,
+            Err(problem) if refused.as_ref() == Some(&problem) => return Reload::Same,
+            Err(problem) => {
+                *refused = Some(problem.clone());
+                return Reload::Refused(problem);
+            }
+        };
+        let was_refused = refused.take().is_some();
         let current = self.loaded.load();
         let same = fresh.first.cert == current.first.cert
             && fresh.by_name.len() == current.by_name.len()
@@ -80,11 +100,11 @@ impl Certificates {
                 .by_name
                 .iter()
                 .all(|(name, key)| current.by_name.get(name).is_some_and(|old| old.cert == key.cert));
-        if !same {
-            self.loaded.store(Arc::new(fresh));
-            tracing::info!("certificates reloaded");
+        if same && !was_refused {
+            return Reload::Same;
         }
-        Ok(())
+        self.loaded.store(Arc::new(fresh));
+        Reload::Fresh
     }
 
     /// The files that are read.

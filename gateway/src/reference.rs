@@ -53,7 +53,13 @@ fn metrics() -> String {
 
 /// A text that may stand in a table's cell.
 fn cell(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|").replace('<', "&lt;")
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|");
+    // Within code spans, which are every second part, Markdown takes everything as it is.
+    let parts = text.split('`').enumerate();
+    parts
+        .map(|(at, part)| if at % 2 == 0 { part.replace('<', "&lt;") } else { part.to_owned() })
+        .collect::<Vec<_>>()
+        .join("`")
 }
 
 #[test]

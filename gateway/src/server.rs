@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use pingora::apps::HttpServerOptions;
@@ -22,12 +22,13 @@ use crate::conf::{Bootstrap, LogTarget, Problems};
 use crate::connection::Connections;
 use crate::control::Control;
 use crate::control::watch::watch;
-use crate::listen::{self, Accepts, Certificates};
+use crate::listen::{self, Accepts, Certificates, Reload};
 use crate::overload::Overload;
 use crate::proxy::Edge;
 use crate::pulse::Pulse;
 use crate::telemetry::access_log::{AccessLog, Sink};
 use crate::telemetry::metrics::Metrics;
+use crate::telemetry::names::CERTIFICATES;
 use crate::upkeep::UpkeepService;
 
 /// Idle connections to upstreams that are kept, in all.
@@ -147,9 +148,17 @@ fn watch_files(control: &Arc<Control>, certificates: &NamedCertificates) -> Resu
         control.reload_traffic();
         control.reload_routing();
         for certificates in &certificates {
-            if let Err(problem) = certificates.reload() {
-                tracing::error!(%problem, "certificates refused, the old ones stay");
+            let began = Instant::now();
+            match certificates.reload() {
+                Reload::Same => continue,
+                Reload::Fresh => tracing::info!("certificates reloaded"),
+                Reload::Refused(problem) => {
+                    tracing::error!(%problem, "certificates refused, the old ones stay");
+                    control.metrics().count_document(CERTIFICATES, false, began.elapsed());
+                    continue;
+                }
             }
+            control.metrics().count_document(CERTIFICATES, true, began.elapsed());
         }
     };
     watch(&files, changed).map_err(|error| StartError::System("watch", error.to_string()))

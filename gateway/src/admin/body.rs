@@ -11,8 +11,8 @@ use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::State;
 use super::problem::ApiError;
+use super::{State, unique};
 use crate::conf::{self, Source};
 
 /// Longest body, in bytes.
@@ -56,6 +56,7 @@ fn parse<T: DeserializeOwned + JsonSchema>(bytes: &[u8]) -> Result<T, ApiError> 
     let malformed =
         |error: serde_json::Error| ApiError::new(StatusCode::BAD_REQUEST, format!("This is no JSON: {error}."));
     let mut value: Value = serde_json::from_slice(bytes).map_err(malformed)?;
+    unique::check(bytes).map_err(|error| ApiError::new(StatusCode::BAD_REQUEST, format!("Ambiguous: {error}.")))?;
     if let Value::Object(object) = &mut value {
         object.retain(|_, value| !value.is_null());
     }

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serin_core::breaker::Breaker;
-use serin_core::decide::Unavailable;
+use serin_core::decide::{self, Recorder, Unavailable};
 use serin_core::instance::Instance;
 use serin_core::limit::Limiter;
 use serin_core::snapshot::Service;
@@ -249,7 +249,7 @@ pub(super) fn service(generation: &Generation, position: usize) -> ServiceView {
         instances: subset.pool.instances.len(),
         unusable: unusable(subset, now).map(|reason| reason.as_str().to_owned()),
         healthy: subset.pool.headcount(now).healthy,
-        panic: subset.pool.in_panic(now),
+        panic: ignores_health(service, at, now),
         breaker: subset.breaker.as_ref().map(|breaker| breaker_state(breaker, now)),
     };
     ServiceView {
@@ -267,6 +267,17 @@ pub(super) fn service(generation: &Generation, position: usize) -> ServiceView {
         rate_limits: side.rate_limits.iter().map(rate_limit).collect(),
         revision: Revisions { routing: generation.routing_revision, traffic: generation.traffic_revision },
     }
+}
+
+/// Whether requests for a subset go to it whatever its instances' health: too few of them are healthy, and nothing else
+/// serves in its place.
+fn ignores_health(service: &Service, subset: usize, now: Instant) -> bool {
+    struct Look;
+    impl Recorder for Look {
+        const DRY_RUN: bool = true;
+    }
+    let location = decide::locate(service, subset, now, &mut Look);
+    location.is_ok_and(|location| location.panic && location.subset == Some(subset))
 }
 
 fn unusable(subset: &serin_core::subset::Subset, now: Instant) -> Option<FallbackReason> {

@@ -126,12 +126,15 @@ fn understand<T: DeserializeOwned>(status: StatusCode, text: &str) -> Result<T, 
     if status.is_success() {
         return serde_json::from_str(text).map_err(foreign);
     }
-    let Ok(document) = serde_json::from_str::<ProblemDocument>(text) else {
+    let Ok(mut document) = serde_json::from_str::<ProblemDocument>(text) else {
         return Err(Failure::failed(format!("{status}: {}", text.chars().take(200).collect::<String>())));
     };
     let code = match status {
         StatusCode::PRECONDITION_FAILED => exit::CONFLICT,
-        StatusCode::UNAUTHORIZED => exit::UNAUTHORIZED,
+        StatusCode::UNAUTHORIZED => {
+            document.detail.push_str(" Name a file with it: `--token-file FILE` or SERIN_TOKEN_FILE (401).");
+            exit::UNAUTHORIZED
+        }
         _ => exit::FAILED,
     };
     Err(Failure { code, what: What::Refused(document) })

@@ -47,7 +47,7 @@ fn show(views: &[ServiceView]) -> String {
         "IN FLIGHT",
         "CONNECTIONS",
         "PICKS",
-        "LATENCY",
+        "EWMA",
         "LOAD",
         "WHY",
     ];
@@ -96,7 +96,7 @@ fn row(service: &str, instance: &InstanceView) -> [String; 16] {
         instance.in_flight.to_string(),
         connections(&instance.connections),
         instance.picks.to_string(),
-        format!("{:.2} ms", instance.ewma_ms),
+        if instance.ewma_ms > 0.0 { format!("{:.2} ms", instance.ewma_ms) } else { NONE.to_owned() },
         instance
             .load
             .map_or(NONE.to_owned(), |load| format!("{:.0} % (x {:.2})", load.utilization * 100.0, load.factor)),

@@ -1,5 +1,6 @@
 //! `serin run`.
 
+use std::io::IsTerminal;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -32,7 +33,8 @@ impl Run {
 /// Logs to standard error; what is logged is chosen by `SERIN_LOG`, else by `default`.
 pub(super) fn log_to_stderr(default: &str) {
     let filter = EnvFilter::try_from_env(LOG).unwrap_or_else(|_| EnvFilter::new(default));
-    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours);
     // Fails only if there is a subscriber already, which then goes on.
     let _ = subscriber.try_init();
 }

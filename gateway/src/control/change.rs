@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::{self, Write};
 use std::path::Path;
+use std::time::Duration;
 
 use indexmap::IndexMap;
 use schemars::JsonSchema;
@@ -87,6 +88,9 @@ impl fmt::Display for Change {
             Self::Replace(_) => f.write_str("replace"),
             Self::Service { name, weights, abort } => {
                 write!(f, "service {name}")?;
+                if weights.as_ref().is_some_and(IndexMap::is_empty) {
+                    f.write_str(" all to stable")?;
+                }
                 for (subset, weight) in weights.iter().flatten() {
                     write!(f, " {subset}={weight}")?;
                 }
@@ -244,13 +248,34 @@ fn flow(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default().replace("\":", "\": ").replace(",\"", ", \"")
 }
 
-/// Replaces a file so that readers see the old or the new one, never a part, and a power cut loses neither.
+/// Prefix and suffix of files that are being written.
+const UNFINISHED: (&str, &str) = (".serin-", ".tmp");
+/// After this time nobody is writing such a file any more.
+const ABANDONED: Duration = Duration::from_secs(600);
+
+/// Removes what writers left in a directory that were killed while they wrote.
+fn sweep(directory: &Path) {
+    let Ok(entries) = std::fs::read_dir(directory) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let ours = name.to_str().is_some_and(|name| name.starts_with(UNFINISHED.0) && name.ends_with(UNFINISHED.1));
+        let age = || entry.metadata().ok()?.modified().ok()?.elapsed().ok();
+        if ours && age().is_some_and(|age| age > ABANDONED) {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// Replaces a file so that readers see the old or the new one, never a part, and a power cut loses neither. If it is a
+/// link, what it points to is replaced.
 ///
 /// # Errors
 /// If the directory cannot be written to.
 pub fn write_atomically(path: &Path, text: &str) -> io::Result<()> {
+    let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = tempfile::Builder::new().prefix(".serin-").suffix(".tmp").tempfile_in(directory)?;
+    sweep(directory);
+    let mut file = tempfile::Builder::new().prefix(UNFINISHED.0).suffix(UNFINISHED.1).tempfile_in(directory)?;
     if let Ok(existing) = std::fs::metadata(path) {
         file.as_file().set_permissions(existing.permissions())?;
     }

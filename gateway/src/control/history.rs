@@ -1,5 +1,6 @@
 //! The history: an append-only file of every change and every refusal, with who, from where, why, and the documents
-//! before and after. It keeps the newest [`CAP`] entries.
+//! before and after. It keeps the newest [`CAP`] changes and the newest [`REFUSED`] refusals, so that no flood of refusals
+//! costs a revision.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -14,8 +15,10 @@ use super::change::{self, Actor};
 use crate::conf::Traffic;
 use crate::telemetry::names::{ROUTING, TRAFFIC};
 
-/// Entries that are kept.
+/// Changes that are kept.
 pub const CAP: usize = 1_000;
+/// Refusals that are kept.
+pub const REFUSED: usize = 200;
 /// Entries that the file may have beyond, so that it is not written anew at every change.
 const SLACK: usize = 200;
 
@@ -108,6 +111,8 @@ pub struct History {
     file: File,
     entries: VecDeque<Entry>,
     lines: usize,
+    /// Whether the file ends within a line, which the next entry must not continue.
+    torn: bool,
     routing_digest: Option<String>,
 }
 
@@ -121,10 +126,13 @@ impl History {
         std::fs::create_dir_all(directory)?;
         let path = directory.join("history.jsonl");
         let file = OpenOptions::new().create(true).append(true).read(true).open(&path)?;
-        let mut history = Self { file, path, entries: VecDeque::new(), lines: 0, routing_digest: None };
-        for line in BufReader::new(File::open(&history.path)?).split(b'\n') {
+        let mut history = Self { file, path, entries: VecDeque::new(), lines: 0, torn: false, routing_digest: None };
+        let mut lines = BufReader::new(File::open(&history.path)?);
+        let mut line = Vec::new();
+        while lines.read_until(b'\n', &mut line)? > 0 {
             history.lines += 1;
-            if let Ok(entry) = serde_json::from_slice::<Entry>(&line?) {
+            history.torn = line.pop_if(|last| *last == b'\n').is_none();
+            if let Ok(entry) = serde_json::from_slice::<Entry>(&std::mem::take(&mut line)) {
                 history.push(entry);
             }
         }
@@ -146,7 +154,7 @@ impl History {
         line.push(b'\n');
         self.push(entry);
         self.lines += 1;
-        let written = if self.lines > CAP + SLACK { self.rewrite() } else { self.write(&line) };
+        let written = if self.lines > CAP + REFUSED + SLACK { self.rewrite() } else { self.write(&line) };
         if let Err(error) = written {
             tracing::error!(%error, path = %self.path.display(), "cannot write the history");
         }
@@ -194,14 +202,26 @@ impl History {
     }
 
     fn push(&mut self, entry: Entry) {
+        let outcome = entry.outcome;
         self.entries.push_back(entry);
-        if self.entries.len() > CAP {
-            self.entries.pop_front();
+        let most = if outcome == Outcome::Applied { CAP } else { REFUSED };
+        let mut alike = self.entries.iter().enumerate().filter(|(_, entry)| entry.outcome == outcome);
+        let oldest = alike.next().map(|(at, _)| at);
+        if alike.count() >= most
+            && let Some(oldest) = oldest
+        {
+            self.entries.remove(oldest);
         }
     }
 
     fn write(&mut self, line: &[u8]) -> io::Result<()> {
+        if self.torn {
+            self.file.write_all(b"\n")?;
+        }
+        // Until all of it is there, as much of it as a full disk took.
+        self.torn = true;
         self.file.write_all(line)?;
+        self.torn = false;
         self.file.sync_data()
     }
 
@@ -214,7 +234,7 @@ impl History {
         }
         change::write_atomically(&self.path, &text)?;
         self.file = OpenOptions::new().append(true).open(&self.path)?;
-        self.lines = self.entries.len();
+        (self.lines, self.torn) = (self.entries.len(), false);
         Ok(())
     }
 }
@@ -251,7 +271,35 @@ mod tests {
         assert_eq!(history.traffic_revision(&traffic(3, true)), 1_500, "says the same");
         assert_eq!(history.traffic_revision(&traffic(3, false)), 1_501, "says something else");
         let lines = std::fs::read_to_string(dir.path().join("history.jsonl")).unwrap().lines().count();
-        assert!(lines <= CAP + SLACK + 1, "{lines}");
+        assert!(lines <= CAP + REFUSED + SLACK + 1, "{lines}");
+    }
+
+    #[test]
+    fn no_flood_of_refusals_costs_a_revision() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut history = History::open(dir.path()).unwrap();
+        history.append(Entry::flip(&Actor::file(), "edit", "", &traffic(0, false), &traffic(1, true)));
+        for _ in 0..3 * CAP {
+            history.append(Entry::refused(TRAFFIC, &Actor::file(), "edit", "", vec!["no".to_owned()]));
+        }
+        assert_eq!(history.traffic(1), Some(traffic(1, true)));
+        assert_eq!(history.entries().len(), 1 + REFUSED);
+        drop(history);
+        assert_eq!(History::open(dir.path()).unwrap().latest(TRAFFIC), Some(1));
+    }
+
+    #[test]
+    fn a_line_that_was_cut_swallows_no_entry() {
+        let dir = tempfile::tempdir().unwrap();
+        History::open(dir.path()).unwrap();
+        let path = dir.path().join("history.jsonl");
+        std::fs::write(&path, "{\"cut").unwrap();
+        let mut history = History::open(dir.path()).unwrap();
+        for revision in 1..=2 {
+            history.append(Entry::flip(&Actor::file(), "edit", "", &traffic(0, false), &traffic(revision, true)));
+        }
+        drop(history);
+        assert_eq!(History::open(dir.path()).unwrap().entries().len(), 2);
     }
 
     #[test]

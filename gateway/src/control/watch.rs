@@ -2,11 +2,13 @@
 //! files, which a watch on the file itself would not survive.
 
 use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use notify::event::{AccessKind, AccessMode};
+use notify::event::{AccessKind, AccessMode, ModifyKind};
 use notify::{Event, EventKind, RecursiveMode, Watcher};
 
 /// How long events are gathered before the files are read: a burst becomes one reload.
@@ -21,10 +23,11 @@ const POLL: Duration = Duration::from_secs(2);
 /// If the thread cannot be started. A directory that cannot be watched is polled.
 pub fn watch(files: &[PathBuf], changed: impl Fn() + Send + 'static) -> std::io::Result<()> {
     let directories: BTreeSet<PathBuf> = files.iter().flat_map(|file| directories_of(file)).collect();
+    let names: BTreeSet<OsString> = files.iter().flat_map(|file| names_of(file)).collect();
     let (sender, events) = mpsc::channel();
     std::thread::Builder::new().name("watch".to_owned()).spawn(move || {
         let watcher = notify::recommended_watcher(move |event| {
-            if tells_of_change(&event) {
+            if tells_of_change(&event, &names) {
                 // The other side lives as long as the process.
                 let _ = sender.send(());
             }
@@ -41,17 +44,33 @@ pub fn watch(files: &[PathBuf], changed: impl Fn() + Send + 'static) -> std::io:
             tracing::warn!(%error, "cannot watch files, polling instead");
         }
         while wait(&events) {
-            changed();
+            // Whatever goes wrong in one look, the files are watched for the next.
+            if catch_unwind(AssertUnwindSafe(&changed)).is_err() {
+                tracing::error!("a look at the watched files panicked");
+            }
         }
     })?;
     Ok(())
 }
 
 /// Whether an event may mean that a file is another one now. Reading a file is an event as well, and would make every
-/// look at the files the reason for the next one.
-fn tells_of_change(event: &notify::Result<Event>) -> bool {
-    let kind = event.as_ref().map(|event| event.kind);
-    !matches!(kind, Ok(EventKind::Access(kind)) if kind != AccessKind::Close(AccessMode::Write))
+/// look at the files the reason for the next one; nor does it matter what is written to files of other names, such as
+/// a log beside them. What is made, moved or removed may be a link on the way to a file, whatever its name.
+fn tells_of_change(event: &notify::Result<Event>, names: &BTreeSet<OsString>) -> bool {
+    let Ok(event) = event else { return true };
+    let ours = || event.paths.iter().any(|path| path.file_name().is_none_or(|name| names.contains(name)));
+    match event.kind {
+        EventKind::Access(AccessKind::Close(AccessMode::Write)) | EventKind::Modify(ModifyKind::Data(_)) => ours(),
+        EventKind::Access(_) => false,
+        _ => true,
+    }
+}
+
+/// The name of a file and, if it is a link, that of its target.
+fn names_of(file: &Path) -> Vec<OsString> {
+    let target = file.canonicalize().ok();
+    let name = |path: &Path| path.file_name().map(OsStr::to_owned);
+    name(file).into_iter().chain(target.as_deref().and_then(name)).collect()
 }
 
 /// The directory of a file and, if it is a link, that of its target.

@@ -43,7 +43,7 @@ pub struct Ctx {
     pub decision: Duration,
     /// When the latest step of the decision ended, or began.
     pub mark: Instant,
-    /// Status of an answer by the gateway itself.
+    /// Status of an answer by the gateway itself; for gRPC, the one that its gRPC status stands for.
     pub replied: Option<u16>,
     /// Set when the upstream's response ended before the request did.
     pub answered: Option<Answered>,
@@ -177,6 +177,15 @@ impl Default for Ctx {
 }
 
 impl Ctx {
+    /// The status that a request counts as whose head had this one: a response that broke off, or a gRPC call that failed,
+    /// is an error of the server although its head said 200.
+    #[must_use]
+    pub fn judged(&self, status: u16) -> u16 {
+        let own = self.replied.filter(|own| *own > 0).unwrap_or(status);
+        let failed = self.upstream.as_ref().is_some_and(|upstream| upstream.failed);
+        if failed && own > 0 { own.max(500) } else { own }
+    }
+
     /// The request as decisions see it. Only routes match on the host: later steps leave it empty.
     #[must_use]
     pub fn view<'a>(&'a self, head: &'a Parts, host: &'a str) -> RequestView<'a> {

@@ -136,10 +136,12 @@ pub fn name(error: &Error) -> &'static str {
     }
 }
 
-/// Answers a failed request, unless the client is gone or has part of a response already. Returns the status,
-/// 0 if there was no answer.
+/// Answers a failed request, unless the client is gone, has part of a response already, or speaks another protocol since
+/// an upgrade. Returns the status, 0 if there was no answer.
 pub async fn answer(session: &mut Session, ctx: &Ctx, error: &Error) -> u16 {
-    if session.response_written().is_some_and(|response| !response.status.is_informational()) {
+    let over =
+        |head: &ResponseHeader| !head.status.is_informational() || head.status == StatusCode::SWITCHING_PROTOCOLS;
+    if session.response_written().is_some_and(over) {
         return 0;
     }
     let late = ctx.time_left(Instant::now()).is_some_and(|left| left.is_zero());

@@ -131,16 +131,17 @@ impl Edge {
             (upstream.flight, upstream.permit) = (None, None);
             upstream.subset
         });
+        let judged = ctx.judged(status);
         if let Some(route) = ctx.route_side() {
-            route.metrics.count(served.flatten(), status);
+            route.metrics.count(served.flatten(), judged);
         } else {
-            self.metrics.count_unrouted(status);
+            self.metrics.count_unrouted(judged);
         }
         if let (Some(side), Some(subset)) = (ctx.service_side(), served) {
             let seconds = &side.metrics.request_seconds;
             seconds[subset.unwrap_or(seconds.len() - 1)].observe(duration.as_secs_f64());
             side.metrics.decision_seconds.observe(ctx.decision.as_secs_f64());
-            live::count(&side.metrics.live, ctx, status, duration);
+            live::count(&side.metrics.live, ctx, judged, duration);
         }
         if self.access_log.is_some() || !self.metrics.tail.is_idle() {
             tell(self, session, ctx, status, duration);

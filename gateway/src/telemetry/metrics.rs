@@ -143,7 +143,7 @@ impl Metrics {
             .set(1);
         let refused = counters(names::REFUSED, "Documents that were refused.", &["document"])?;
         let applied = counters(names::APPLIED, "Documents that came into force.", &["document"])?;
-        for document in [names::ROUTING, names::TRAFFIC] {
+        for document in [names::ROUTING, names::TRAFFIC, names::CERTIFICATES] {
             // A series that begins at 0 is one that an alert can see the first increase of.
             refused.with_label_values(&[document]).reset();
             applied.with_label_values(&[document]).reset();
@@ -151,7 +151,7 @@ impl Metrics {
         Ok(Self {
             requests: counters(
                 names::REQUESTS,
-                "Requests by route, service, subset and status class.",
+                "Requests by route, service, subset and status class; a response that broke off or a gRPC call that failed is a 5xx.",
                 &["route", "service", "subset", "code"],
             )?,
             request_seconds: histograms(

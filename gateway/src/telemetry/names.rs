@@ -44,6 +44,8 @@ pub const TRIPS: &str = "serin_self_guard_trips_total";
 pub const LOAD_REPORTS: &str = "serin_load_reports_total";
 /// Requests for which a narrow found nothing that it wants and left everything.
 pub const MISSED: &str = "serin_narrow_missed_total";
+/// The certificates of listeners, where documents are told apart.
+pub const CERTIFICATES: &str = "certificates";
 /// Documents that were refused.
 pub const REFUSED: &str = "serin_config_refused_total";
 /// Documents that came into force.

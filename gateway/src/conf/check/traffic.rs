@@ -7,8 +7,15 @@ use super::super::traffic::{ServiceTraffic, Switch, Traffic};
 use super::Report;
 use super::ramp::ramp;
 
+/// Largest revision that a document may state: every JSON reader can tell it from the next one (RFC 8259 section 6), and
+/// no gateway lives long enough to count from there to the end.
+const MAX_REVISION: u64 = (1 << 53) - 1;
+
 /// Checks a traffic document, and what it refers to in a routing document if there is one.
 pub(in super::super) fn traffic(document: &Traffic, routing: Option<&Routing>, report: &mut Report<'_>) {
+    if document.revision > MAX_REVISION {
+        report.say(&At::ROOT.key("revision"), format!("expected a number up to {MAX_REVISION}"));
+    }
     let services = At::ROOT.key("services");
     for (name, each) in &document.services {
         let at = services.key(name);
