@@ -3,7 +3,7 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: help tools demo test fmt lint unit e2e bench bench-faults deny docker-lint docs release schema clean
+.PHONY: help tools demo test fmt lint unit e2e bench bench-faults soak memory deny docker-lint docs release schema clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,16 @@ bench: tools ## Compare with bare pingora, nginx, HAProxy, Envoy and Traefik; wr
 
 bench-faults: tools ## Compare with Envoy while upstreams fail; writes target/bench/faults.md
 	@./e2e/bench/run.sh faults
+
+soak: tools ## Ten minutes of a mix of everything (SOAK_SECONDS); fails if memory, descriptors or tasks grow
+	@echo "soak: building (some minutes the first time)"
+	@cargo build --locked --release -p serin --bin serin
+	@SERIN_BIN="$$PWD/target/release/serin" cargo test --locked -p serin-e2e --test soak -- --ignored --nocapture
+
+memory: tools ## What idle connections and stalled streams cost in memory
+	@echo "memory: building (some minutes the first time)"
+	@cargo build --locked --release -p serin --bin serin
+	@python3 e2e/bench/memory.py target/release/serin
 
 deny: ## Licences, bans and sources of all dependencies
 	@command -v cargo-deny >/dev/null || { echo "deny: installing cargo-deny (some minutes)"; cargo install --quiet --locked cargo-deny; }

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs the peers of the end-to-end tests (Python's grpcio and websockets) into .tools/venv, libfaketime, which shifts
-# the clock of a process, Prometheus with promtool, curl, and Chromium with its driver, for the console. Does nothing if
-# they are there.
+# the clock of a process, Prometheus with promtool, curl, slowhttptest, and Chromium with its driver, for the console.
+# Does nothing if they are there.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 venv="$here/../.tools/venv"
@@ -25,6 +25,11 @@ fi
 if ! command -v curl >/dev/null 2>&1; then
     echo "e2e peers: installing curl"
     $sudo apt-get install -y -q curl
+fi
+if ! command -v slowhttptest >/dev/null 2>&1; then
+    echo "e2e peers: installing slowhttptest"
+    $sudo apt-get update -q
+    $sudo apt-get install -y -q --no-install-recommends slowhttptest
 fi
 if ! command -v chromium >/dev/null || ! command -v chromedriver >/dev/null; then
     echo "e2e peers: installing chromium and its driver"

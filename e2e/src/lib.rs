@@ -14,6 +14,7 @@ pub mod admin;
 pub mod book;
 pub mod client;
 pub mod conf;
+pub mod frames;
 pub mod gateway;
 pub mod ledger;
 pub mod origin;

@@ -62,7 +62,7 @@ async fn good_documents_pass() {
 #[tokio::test]
 async fn each_mistake_is_told_with_its_place_and_the_nearest_name() {
     // Document, text to replace, mistake, and what the output has to contain.
-    let cases: [(&str, &str, &str, &[&str]); 13] = [
+    let cases: [(&str, &str, &str, &[&str]); 17] = [
         ("routing.yaml", "stable: v1", "stabel: v1", &["routing.yaml:7:5", "services.users.stabel", "stable"]),
         ("routing.yaml", "stable: v1", "stable: v3", &["routing.yaml:7:", "services.users.stable", "v3", "v1"]),
         ("routing.yaml", "service: users", "service: user", &["routing.yaml:13:", "routes[0].service", "`users`"]),
@@ -79,6 +79,25 @@ async fn each_mistake_is_told_with_its_place_and_the_nearest_name() {
         ("traffic.yaml", "v2: 10%", "v9: 10%", &["traffic.yaml:4:", "v9", "`v"]),
         ("traffic.yaml", "  users:", "  usres:", &["traffic.yaml:3:", "usres", "`users`"]),
         ("traffic.yaml", "10%", "ten", &["traffic.yaml:4:", "ten", "percent"]),
+        (
+            "serin.yaml",
+            "protocols: [http1]",
+            "limits: { header_byte: 8KiB }",
+            &["serin.yaml:2:", "listeners[0].limits.header_byte", "`header_bytes`"],
+        ),
+        (
+            "serin.yaml",
+            "admin:",
+            "limits: { h2: { max_resets: 100 } }\nadmin:",
+            &["serin.yaml:3:", "limits.h2.max_resets", "100/s"],
+        ),
+        ("serin.yaml", "admin:", "limits: { idle: 1 }\nadmin:", &["serin.yaml:3:", "limits.idle", "`1s`"]),
+        (
+            "routing.yaml",
+            "    service: users",
+            "    service: users\n    max_body: 10MB",
+            &["routing.yaml:14:", "max_body", "10MiB"],
+        ),
         ("serin.yaml", "listeners:", "listener:", &["serin.yaml:1:1", "listener", "`listeners`"]),
         ("serin.yaml", "[http1]", "[http3]", &["serin.yaml:2:", "listeners[0].protocols", "http3", "http1"]),
     ];

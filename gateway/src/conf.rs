@@ -5,6 +5,7 @@
 
 mod bootstrap;
 mod check;
+mod limits;
 mod load;
 mod overload;
 mod problem;
@@ -28,13 +29,15 @@ use serde_json::Value;
 use serin_core::plugin::{self, Catalogue};
 
 pub use self::bootstrap::*;
+pub use self::limits::{H2Limits, Limits};
 pub use self::load::{Checked, Documents, check, load, routing_of};
 pub use self::overload::Overload;
 pub use self::problem::{Problem, Problems};
 pub use self::ramp::{Ramp, RampState};
 pub use self::routing::*;
 pub use self::scalar::{
-    Address, Cidr, CookieName, Guard, HeaderName, LogTarget, Memory, Method, Moment, Name, OrNone, Percent, Rate, Span,
+    Address, ByteRate, Cidr, CookieName, Guard, HeaderName, LogTarget, Memory, Method, Moment, Name, OrNone, Percent,
+    Rate, Size, Span,
 };
 pub use self::traffic::{Abort, ServiceTraffic, Switch, Switches, Traffic};
 

@@ -20,9 +20,10 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 use crate::conf;
 
-/// Buffers of a client connection. pingora's 64 KiB make up most of what an idle connection costs.
-const READ_BUFFER: usize = 8 << 10;
-const WRITE_BUFFER: usize = 4 << 10;
+/// Buffers of a client connection, most of what an idle one costs (pingora's are 64 KiB). Larger reads and writes go past
+/// them.
+const READ_BUFFER: usize = 4 << 10;
+const WRITE_BUFFER: usize = 2 << 10;
 
 /// Protocols that a clear-text listener serves. TLS listeners agree on one in their handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -65,6 +65,8 @@ pub struct OverloadMetrics {
     pub shedding: [IntGauge; Resource::ALL.len()],
     /// How much is used.
     pub used: [IntGauge; Resource::ALL.len()],
+    /// Tasks of the runtime that is probed.
+    pub tasks: IntGauge,
 }
 
 /// Whether the gateway is overloaded.
@@ -189,10 +191,13 @@ impl Overload {
             let this = Arc::clone(self);
             tokio::spawn(async move {
                 let mut delays = Delays::default();
+                let runtime = tokio::runtime::Handle::current();
                 loop {
                     let due = tokio::time::Instant::now() + LOOK;
                     tokio::time::sleep_until(due).await;
                     this.note(Resource::QueueDelay, micros(delays.add(due.elapsed())));
+                    let tasks = runtime.metrics().num_alive_tasks();
+                    this.metrics.tasks.set(i64::try_from(tasks).unwrap_or(i64::MAX));
                 }
             });
         });

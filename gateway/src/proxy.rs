@@ -8,6 +8,7 @@
 //! 5. `fail_to_connect`, `error_while_proxy` and `upstream_response_filter` ask for one retry verdict; step 3 again.
 //! 6. `logging` makes one event of it all.
 
+pub mod bounds;
 pub mod ctx;
 pub mod deadline;
 pub mod failure;
@@ -44,7 +45,7 @@ use pingora::modules::http::HttpModules;
 use pingora::protocols::Digest;
 use pingora::proxy::{FailToProxy, ProxyHttp, Session};
 use pingora::upstreams::peer::HttpPeer;
-use pingora::{Error, ErrorType, Result};
+use pingora::{Error, ErrorSource, ErrorType, Result};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use serin_core::tag::Trust;
@@ -53,14 +54,12 @@ use self::ctx::{Answered, Ctx};
 use self::headers::ForwardingHeaders;
 use self::steps::Turn;
 use crate::connection::is_at;
+use crate::connection::limits::{Limit, ListenerLimits, Refusals};
 use crate::control::generation::Generation;
 use crate::listen::Accepts;
 use crate::overload::Overload;
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::metrics::Metrics;
-
-/// Idle time of client connections, before and between requests.
-pub const KEEPALIVE: Duration = Duration::from_secs(60);
 
 thread_local! {
     static RNG: RefCell<SmallRng> = RefCell::new(SmallRng::from_rng(&mut rand::rng()));
@@ -76,6 +75,10 @@ pub struct Edge {
     pub live: Arc<ArcSwap<Generation>>,
     /// Networks whose word on client addresses and tags is taken.
     pub trusted: Vec<IpNet>,
+    /// What clients may take up.
+    pub limits: ListenerLimits,
+    /// Counts what they are refused for.
+    pub refusals: Arc<Refusals>,
     /// Forwarding headers.
     pub forwarding: ForwardingHeaders,
     /// What clear-text listeners serve, where pingora accepts more than they are for.
@@ -104,10 +107,11 @@ impl ProxyHttp for Edge {
     fn init_downstream_modules(&self, _modules: &mut HttpModules) {}
 
     async fn early_request_filter(&self, session: &mut Session, ctx: &mut Ctx) -> Result<()> {
+        let limits = self.limits(session);
         if self.draining.load(Relaxed) {
             session.set_keepalive(None);
         } else if session.get_keepalive().is_some_and(|seconds| seconds > 0) {
-            session.set_keepalive(Some(KEEPALIVE.as_secs()));
+            session.set_keepalive(Some(limits.idle.as_secs()));
         }
         ctx.generation = Some(self.live.load_full());
         let peer = peer_ip(session);
@@ -116,20 +120,29 @@ impl ProxyHttp for Edge {
         ctx.trusted = !self.trusted.is_empty() && head::is_trusted(peer, &self.trusted);
         let random = with_rng(|rng| [rng.next_u64(), rng.next_u64()]);
         ctx.request_id = self.forwarding.identify(&head.headers, ctx.trusted, random);
+        self.check_head(session, limits)?;
         self.check_protocol(session)
     }
 
     async fn request_filter(&self, session: &mut Session, ctx: &mut Ctx) -> Result<bool> {
         headers::normalise(session.req_header_mut())?;
         let verdict = self.shed(session, ctx).or_else(|| self.route(session, ctx));
+        let verdict = verdict.or_else(|| self.check_length(session, ctx));
         ctx.mark = Instant::now();
         ctx.decision = ctx.mark.saturating_duration_since(ctx.start);
         match verdict {
             None if relay::fits(session, ctx) => self.relay(session, ctx).await.map(|()| true),
-            None => Ok(false),
+            None => {
+                self.await_body(session, ctx);
+                Ok(false)
+            }
             Some(reply) => {
                 ctx.replied = Some(reply.status.as_u16());
+                let too_long = reply.status == StatusCode::PAYLOAD_TOO_LARGE;
                 reply.send(session).await?;
+                if too_long {
+                    failure::linger(session).await;
+                }
                 Ok(true)
             }
         }
@@ -172,11 +185,12 @@ impl ProxyHttp for Edge {
 
     async fn request_body_filter(
         &self,
-        _session: &mut Session,
+        session: &mut Session,
         body: &mut Option<Bytes>,
         end_of_stream: bool,
         ctx: &mut Ctx,
     ) -> Result<()> {
+        self.check_body(session, ctx, body.as_ref().map_or(0, Bytes::len), end_of_stream)?;
         if let Some(answered) = &mut ctx.answered {
             failure::discard(body, end_of_stream, answered)?;
         }
@@ -252,10 +266,16 @@ impl ProxyHttp for Edge {
 
     async fn fail_to_proxy(&self, session: &mut Session, error: &Error, ctx: &mut Ctx) -> FailToProxy {
         ctx.error = ctx.error.or(Some(failure::name(error)));
+        if *error.esource() == ErrorSource::Downstream && *error.etype() == ErrorType::ReadTimedout {
+            self.refusals.count(Limit::MinBodyRate);
+        }
         // pingora closes the connection after a failed attempt whatever it is told, so the client is told as well.
         session.set_keepalive(None);
         let status = failure::answer(session, ctx, error).await;
         ctx.replied = Some(status);
+        if status == StatusCode::PAYLOAD_TOO_LARGE {
+            failure::linger(session).await;
+        }
         FailToProxy { error_code: status, can_reuse_downstream: false }
     }
 

@@ -20,6 +20,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::admin;
 use crate::conf::{Bootstrap, LogTarget, Problems};
 use crate::connection::Connections;
+use crate::connection::limits::ListenerLimits;
+use crate::connection::permits::Permits;
 use crate::control::Control;
 use crate::control::watch::watch;
 use crate::listen::{self, Accepts, Certificates, Reload};
@@ -33,8 +35,8 @@ use crate::upkeep::UpkeepService;
 
 /// Idle connections to upstreams that are kept, in all.
 const UPSTREAM_POOL: usize = 4_096;
-/// Idle time of HTTP/2 connections of clients.
-const H2_IDLE: Duration = Duration::from_secs(60);
+/// Client connections over all listeners, unless the configuration says otherwise: what Envoy's edge has.
+const CONNECTIONS: u32 = 50_000;
 /// Attempts that pingora would make at most; the retry policy of a service allows fewer.
 const MAX_ATTEMPTS: usize = 16;
 /// How often, and how many times at most, a listener is tried until it accepts.
@@ -171,15 +173,19 @@ fn proxy_service(
     draining: &Arc<AtomicBool>,
     overload: &Arc<Overload>,
 ) -> Result<Service<Connections>, StartError> {
-    let bootstrap = &control.bootstrap;
+    let (bootstrap, metrics) = (&control.bootstrap, control.metrics());
+    let trusted: Vec<_> = bootstrap.trusted_proxies.iter().map(|network| network.0).collect();
+    let (limits, refusals) = (ListenerLimits::new(bootstrap), Arc::new(metrics.refusals()));
     let connector = Arc::new(TransportConnector::new(Some(ConnectorOptions::from_server_conf(&server.configuration))));
     let edge = Edge {
         live: Arc::clone(&control.live),
-        trusted: bootstrap.trusted_proxies.iter().map(|network| network.0).collect(),
+        trusted: trusted.clone(),
+        limits: limits.clone(),
+        refusals: Arc::clone(&refusals),
         forwarding: (&bootstrap.forwarding).into(),
         protocols: clear_text(bootstrap),
         access_log: access_log(control)?,
-        metrics: Arc::clone(control.metrics()),
+        metrics: Arc::clone(metrics),
         draining: Arc::clone(draining),
         overload: Arc::clone(overload),
         connector: Arc::clone(&connector),
@@ -187,16 +193,17 @@ fn proxy_service(
     let mut options = HttpServerOptions::default();
     let h2c = bootstrap.listeners.iter().any(|listener| listener.tls.is_none() && Accepts::of(listener).h2c);
     options.h2c = h2c;
-    options.h2_idle_timeout = Some(H2_IDLE);
     let mut proxy = http_proxy(&server.configuration, edge);
     proxy.server_options = Some(options);
-    let connections = Connections {
-        proxy: Arc::new(proxy),
-        h2c,
-        overload: Arc::clone(overload),
-        upkeep: Arc::clone(control.upkeep()),
-        connector,
-    };
+    let permits = Permits::new(&bootstrap.limits, CONNECTIONS, &trusted).shown_in(metrics.client_connections.clone());
+    let upkeep = Arc::clone(control.upkeep());
+    let mut connections = Connections::new(proxy, Arc::clone(overload), upkeep, connector, Arc::new(permits), refusals);
+    for listener in &bootstrap.listeners {
+        let (address, own) = (*listener.address, &listener.limits);
+        let counts = own.connections.is_some() || own.connections_per_ip.is_some();
+        let permits = counts.then(|| Permits::new(own, u32::MAX, &trusted));
+        connections.add(address, Accepts::of(listener).h2c, limits.at(|| Some(address)), permits);
+    }
     let mut service = Service::new("proxy".to_owned(), connections);
     for (listener, certificates) in bootstrap.listeners.iter().zip(certificates) {
         let endpoint = listen::endpoint(listener, certificates.clone());

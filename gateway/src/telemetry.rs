@@ -4,6 +4,7 @@ pub mod access_log;
 pub mod guard;
 pub mod in_force;
 pub mod live;
+pub mod log;
 pub mod metrics;
 pub mod names;
 mod process;

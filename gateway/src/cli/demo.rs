@@ -9,7 +9,6 @@ use clap::Args;
 use serin_core::plugin::Catalogue;
 use tokio::net::TcpListener;
 
-use super::serve::log_to_stderr;
 use super::{Failure, exit, upstream};
 use crate::conf::{self, Source};
 use crate::server;
@@ -34,7 +33,7 @@ pub(super) struct Demo {
 
 impl Demo {
     pub(super) fn run(&self, catalogue: Catalogue) -> Result<(), Failure> {
-        log_to_stderr("warn");
+        let _log = crate::telemetry::log::to_stderr("warn");
         let failed = |error: std::io::Error| Failure::failed(error.to_string());
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().map_err(failed)?;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::limits::Limits;
 use super::overload::Overload;
 use super::scalar::{Address, Cidr, HeaderName, LogTarget, Name, OrNone, Span};
 
@@ -52,6 +53,9 @@ pub struct Bootstrap {
     /// When the gateway as a whole sheds load.
     #[serde(default)]
     pub overload: Overload,
+    /// What clients may take up, over all listeners.
+    #[serde(default, skip_serializing_if = "Limits::is_empty")]
+    pub limits: Limits,
 }
 
 fn default_drain() -> Span {
@@ -124,6 +128,9 @@ pub struct Listener {
     /// TLS. Default: clear text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<ListenerTls>,
+    /// What its clients may take up, where that differs from the document's `limits`.
+    #[serde(default, skip_serializing_if = "Limits::is_empty")]
+    pub limits: Limits,
 }
 
 impl Listener {

@@ -5,6 +5,7 @@ mod bootstrap;
 mod chain;
 mod guard;
 mod limit;
+mod limits;
 mod ramp;
 mod route;
 mod service;

@@ -7,6 +7,7 @@ mod memory;
 mod moment;
 mod name;
 mod rate;
+mod size;
 mod word;
 mod wrapped;
 
@@ -23,6 +24,7 @@ pub use self::memory::Memory;
 pub use self::moment::Moment;
 pub use self::name::{CookieName, Name};
 pub use self::rate::Rate;
+pub use self::size::{ByteRate, Size};
 pub use self::word::{LogTarget, OrNone};
 pub use self::wrapped::{Address, Cidr, HeaderName, Method};
 use super::routing::RetryOn;
@@ -89,6 +91,8 @@ pub(crate) fn by_pattern(pattern: &str) -> Option<Known> {
         entry::<Memory>(),
         entry::<Guard>(),
         entry::<Moment>(),
+        entry::<Size>(),
+        entry::<ByteRate>(),
     ];
     all.into_iter().find(|(known, _)| *known == pattern).map(|(_, known)| known)
 }
@@ -187,6 +191,8 @@ mod tests {
             check::<Memory>(&text);
             check::<Guard>(&text);
             check::<Moment>(&text);
+            check::<Size>(&text);
+            check::<ByteRate>(&text);
         }
 
         #[test]

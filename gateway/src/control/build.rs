@@ -176,6 +176,7 @@ impl Workshop {
             sides.push(RouteSide {
                 rate_limits: limits::rate_limits(&self.metrics, owner, &conf.rate_limits, before, now)?,
                 timeouts: route::timeouts(conf, routing),
+                max_body: conf.max_body.map(|most| most.bytes()),
                 metrics: self.metrics.route(&route.name, name, subsets),
             });
             routes.push(route);

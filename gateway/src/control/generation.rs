@@ -49,6 +49,8 @@ pub struct RouteSide {
     pub timeouts: Option<Timeouts>,
     /// Its counters.
     pub metrics: RouteMetrics,
+    /// Bytes of the longest body that a request may have.
+    pub max_body: Option<u64>,
     /// Rate limits, besides those of the service.
     pub rate_limits: Vec<RateLimit>,
 }

@@ -16,6 +16,7 @@ use serin_core::snapshot::Service;
 use serin_core::subset::FallbackReason;
 use smallvec::SmallVec;
 
+use super::bounds::Body;
 use crate::control::generation::{Generation, RouteSide, ServiceSide, Timeouts};
 use crate::pool::Lease;
 
@@ -47,6 +48,8 @@ pub struct Ctx {
     pub replied: Option<u16>,
     /// Set when the upstream's response ended before the request did.
     pub answered: Option<Answered>,
+    /// How much of the request's body came, where that matters.
+    pub body: Option<Body>,
     /// What went wrong.
     pub error: Option<&'static str>,
     /// Name of the rate limit that refused it.
@@ -167,6 +170,7 @@ impl Default for Ctx {
             decision: Duration::ZERO,
             replied: None,
             answered: None,
+            body: None,
             error: None,
             limited_by: None,
             rate_limit: None,

@@ -115,6 +115,9 @@ pub fn name(error: &Error) -> &'static str {
     let upstream = *error.esource() == ErrorSource::Upstream;
     match error.etype() {
         E::HTTPStatus(400) => "bad_request",
+        E::HTTPStatus(413) => "body_too_long",
+        E::HTTPStatus(414) => "target_too_long",
+        E::HTTPStatus(431) => "head_too_large",
         E::HTTPStatus(503) => "unavailable",
         E::Custom(OVERFLOW) => OVERFLOW,
         E::Custom(ANSWERED) => ANSWERED,
@@ -151,6 +154,9 @@ pub async fn answer(session: &mut Session, ctx: &Ctx, error: &Error) -> u16 {
             (StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE)
         }
         "bad_request" => (StatusCode::BAD_REQUEST, "The request is malformed."),
+        "body_too_long" => (StatusCode::PAYLOAD_TOO_LARGE, "The body is too long."),
+        "target_too_long" => (StatusCode::URI_TOO_LONG, "The target is too long."),
+        "head_too_large" => (StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "The head is too large."),
         "unavailable" => (StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE),
         OVERFLOW => (StatusCode::SERVICE_UNAVAILABLE, BUSY),
         "connect_timeout" | "upstream_timeout" => (StatusCode::GATEWAY_TIMEOUT, "The upstream did not answer in time."),
@@ -166,6 +172,14 @@ pub async fn answer(session: &mut Session, ctx: &Ctx, error: &Error) -> u16 {
     // A client that is gone by now needs no answer.
     let _ = reply.with_retry_after(ctx.retry_after).send(session).await;
     status.as_u16()
+}
+
+/// Takes in some more of an upload that was refused, so that its client can read why. The connection is then closed.
+pub async fn linger(session: &mut Session) {
+    let downstream = session.as_downstream_mut();
+    downstream.set_total_drain_timeout(Some(LINGER));
+    // There may be more than that, or less.
+    let _ = downstream.drain_request_body().await;
 }
 
 /// Whether a response has no body.

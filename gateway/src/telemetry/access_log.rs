@@ -130,11 +130,13 @@ fn write_batch(shared: &Shared, out: &mut Out, dropped: &IntCounter) -> bool {
 struct Out {
     sink: Sink,
     file: Option<std::fs::File>,
+    /// Whether the latest line may be there in part: a disk was full.
+    torn: bool,
 }
 
 impl Out {
     fn open(sink: Sink) -> io::Result<Self> {
-        let mut out = Self { sink, file: None };
+        let mut out = Self { sink, file: None, torn: false };
         out.reopen_if_moved()?;
         Ok(out)
     }
@@ -150,15 +152,20 @@ impl Out {
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.reopen_if_moved()?;
-        match (&self.sink, &mut self.file) {
-            (_, Some(file)) => file.write_all(bytes),
-            (Sink::Stderr, None) => io::stderr().lock().write_all(bytes),
+        let end: &[u8] = if self.torn { b"\n" } else { b"" };
+        let written = match (&self.sink, &mut self.file) {
+            (_, Some(file)) => file.write_all(end).and_then(|()| file.write_all(bytes)),
+            (Sink::Stderr, None) => {
+                let mut out = io::stderr().lock();
+                out.write_all(end).and_then(|()| out.write_all(bytes))
+            }
             (_, None) => {
                 let mut out = io::stdout().lock();
-                out.write_all(bytes)?;
-                out.flush()
+                out.write_all(end).and_then(|()| out.write_all(bytes)).and_then(|()| out.flush())
             }
-        }
+        };
+        self.torn = written.is_err();
+        written
     }
 }
 

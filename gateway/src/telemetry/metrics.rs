@@ -102,6 +102,10 @@ pub struct Metrics {
     pub log_dropped: IntCounter,
     /// Requests that are being served.
     pub in_flight: IntGauge,
+    /// Connections of clients.
+    pub client_connections: IntGauge,
+    /// Tasks of the runtime that serves clients, as of the last look.
+    pub tasks: IntGauge,
     /// Ages of the documents.
     pub sources: Sources,
 }
@@ -135,6 +139,11 @@ impl Metrics {
             refused: counters(names::CONCURRENCY_REFUSED, "Requests over the concurrency limit.", &["service"])?,
             shed: counters(names::SHED, "Requests refused by an overloaded gateway.", &["resource"])?,
             shedding: gauges(names::SHEDDING, "1 while the gateway sheds load.", &["resource"])?,
+            edge: counters(
+                names::EDGE_REFUSED,
+                "Requests and connections that were refused for going beyond a limit.",
+                &["limit"],
+            )?,
             used: gauges(names::RESOURCE_USED, "Bytes, descriptors or requests in use.", &["resource"])?,
         };
         let weight = families.float_gauges(names::WEIGHT, "Weight in force of a subset.", &["service", "subset"])?;
@@ -251,6 +260,8 @@ impl Metrics {
             checkers: families.gauge(names::CHECKERS, "Instances that are being checked.")?,
             log_dropped: families.counter(names::LOG_DROPPED, "Access log lines that were lost.")?,
             in_flight: families.gauge(names::IN_FLIGHT, "Requests in flight.")?,
+            client_connections: families.gauge(names::CLIENT_CONNECTIONS, "Connections of clients.")?,
+            tasks: families.gauge(names::TASKS, "Tasks of the runtime that serves clients.")?,
             sources: Sources::new(&families)?,
             ramp_step: gauges(names::RAMP_STEP, "Step that a ramp is at, counted from 1.", &["service"])?,
             ramp_state: gauges(names::RAMP_STATE, "1 for the state that a ramp is in.", &["service", "state"])?,

@@ -54,6 +54,8 @@ pub const APPLIED: &str = "serin_config_applied_total";
 pub const BUILD_SECONDS: &str = "serin_config_build_seconds";
 /// Lines that a full or broken sink lost.
 pub const LOG_DROPPED: &str = "serin_access_log_dropped_total";
+/// Lines of the process's own log that were lost.
+pub const OWN_LOG_DROPPED: &str = "serin_log_dropped_total";
 /// Lines that readers of decisions as they happen were too slow for.
 pub const TAIL_DROPPED: &str = "serin_tail_dropped_total";
 /// Step that a ramp is at.
@@ -106,6 +108,12 @@ pub const CONNECTIONS: &str = "serin_pool_connections";
 pub const POOL_WAITS: &str = "serin_pool_waits_total";
 /// Attempts that found all connections in use for as long as they may wait.
 pub const POOL_OVERFLOWS: &str = "serin_pool_overflows_total";
+/// What clients were refused for going beyond a limit.
+pub const EDGE_REFUSED: &str = "serin_edge_refused_total";
+/// Connections of clients.
+pub const CLIENT_CONNECTIONS: &str = "serin_client_connections";
+/// Tasks of the runtime that serves clients.
+pub const TASKS: &str = "serin_tasks";
 /// Build information; always 1.
 pub const BUILD_INFO: &str = "serin_build_info";
 

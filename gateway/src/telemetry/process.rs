@@ -1,4 +1,4 @@
-//! What the process itself uses, under the names that Prometheus clients have for it.
+//! What the process itself uses, under the names that Prometheus clients have for it, and what its log lost.
 
 use std::fs;
 
@@ -6,6 +6,8 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{Counter, Gauge};
 
+use super::log;
+use super::names::OWN_LOG_DROPPED;
 use crate::overload::{most_descriptors, open_descriptors, resident_memory};
 
 /// Ticks of a second in `/proc`; Linux tells user space in this unit whatever its own is.
@@ -19,6 +21,7 @@ pub(super) struct Process {
     memory: Gauge,
     open: Gauge,
     most: Gauge,
+    lost: Counter,
 }
 
 impl Process {
@@ -31,11 +34,12 @@ impl Process {
             memory: Gauge::new("process_resident_memory_bytes", "Resident memory of the process.")?,
             open: Gauge::new("process_open_fds", "Open file descriptors.")?,
             most: Gauge::new("process_max_fds", "Most file descriptors that may be open.")?,
+            lost: Counter::new(OWN_LOG_DROPPED, "Lines of the process's own log that were lost.")?,
         })
     }
 
-    fn all(&self) -> [&dyn Collector; 5] {
-        [&self.cpu, &self.start, &self.memory, &self.open, &self.most]
+    fn all(&self) -> [&dyn Collector; 6] {
+        [&self.cpu, &self.start, &self.memory, &self.open, &self.most, &self.lost]
     }
 }
 
@@ -48,6 +52,7 @@ impl Collector for Process {
         if let Some(seconds) = cpu_seconds() {
             self.cpu.inc_by((seconds - self.cpu.get()).max(0.0));
         }
+        self.lost.inc_by((log::lost() as f64 - self.lost.get()).max(0.0));
         let set = |gauge: &Gauge, value: Option<u64>| value.into_iter().for_each(|value| gauge.set(value as f64));
         set(&self.memory, resident_memory().ok());
         set(&self.open, open_descriptors().ok());

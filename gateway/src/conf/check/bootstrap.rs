@@ -2,7 +2,7 @@
 
 use super::super::bootstrap::{Bootstrap, Listener, Protocol};
 use super::super::problem::At;
-use super::Report;
+use super::{Report, limits};
 
 /// Checks a bootstrap document.
 pub(in super::super) fn bootstrap(document: &Bootstrap, report: &mut Report<'_>) {
@@ -14,6 +14,7 @@ pub(in super::super) fn bootstrap(document: &Bootstrap, report: &mut Report<'_>)
     for (index, each) in document.listeners.iter().enumerate() {
         listener(each, &listeners.index(index), report);
     }
+    limits::limits(&document.limits, &At::ROOT.key("limits"), report);
     let admin = &document.admin;
     if !admin.address.ip().is_loopback() && admin.token_file.is_none() {
         let message = format!(
@@ -40,6 +41,7 @@ fn addresses(document: &Bootstrap, listeners: &At<'_>, report: &mut Report<'_>) 
 }
 
 fn listener(listener: &Listener, at: &At<'_>, report: &mut Report<'_>) {
+    limits::limits(&listener.limits, &at.key("limits"), report);
     let list = at.key("protocols");
     for (index, &protocol) in listener.protocols.iter().flatten().enumerate() {
         let at = list.index(index);

@@ -66,6 +66,7 @@ fn idle_keys(route: &Route, at: &At<'_>, report: &mut Report<'_>) {
         ("request_headers", !route.request_headers.is_empty()),
         ("timeouts", !route.timeouts.is_empty()),
         ("rate_limits", !route.rate_limits.is_empty()),
+        ("max_body", route.max_body.is_some()),
     ];
     for (name, _) in set.into_iter().filter(|(_, is_set)| *is_set) {
         report.say(&at.key(name), format!("`{name}` has no effect without `service`"));

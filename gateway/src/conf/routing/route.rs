@@ -7,7 +7,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::super::scalar::{HeaderName, Method, Name};
+use super::super::scalar::{HeaderName, Method, Name, Size};
 use super::limit::RateLimit;
 use super::policy::TimeoutsOverride;
 use super::value::ValueMatch;
@@ -38,6 +38,9 @@ pub struct Route {
     /// Rate limits of the route, besides those of its service.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rate_limits: Vec<RateLimit>,
+    /// The longest body that a request may have; a longer one is answered with 413. Default: any length.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_body: Option<Size>,
 }
 
 /// A [`Route`] as it is read. serde would buffer every value of a route to tell the action from the other keys, which
@@ -59,6 +62,7 @@ struct Written {
     timeouts: TimeoutsOverride,
     #[serde(default)]
     rate_limits: Vec<RateLimit>,
+    max_body: Option<Size>,
 }
 
 impl<'de> Deserialize<'de> for Route {
@@ -79,6 +83,7 @@ impl<'de> Deserialize<'de> for Route {
             response_headers: written.response_headers,
             timeouts: written.timeouts,
             rate_limits: written.rate_limits,
+            max_body: written.max_body,
         })
     }
 }

@@ -7,6 +7,7 @@ use prometheus::{IntCounterVec, IntGaugeVec};
 use serin_core::concurrency::Concurrency;
 
 use super::Metrics;
+use crate::connection::limits::{Limit, Refusals};
 use crate::limits::{ConcurrencyLimit, Outcome, RateLimitMetrics};
 use crate::overload::{OverloadMetrics, Resource};
 
@@ -19,6 +20,7 @@ pub(super) struct LimitFamilies {
     pub(super) shed: IntCounterVec,
     pub(super) shedding: IntGaugeVec,
     pub(super) used: IntGaugeVec,
+    pub(super) edge: IntCounterVec,
 }
 
 /// What a rate limit is part of, by name.
@@ -71,6 +73,12 @@ impl Metrics {
         }
     }
 
+    /// Counters of what clients were refused for, by limit.
+    #[must_use]
+    pub fn refusals(&self) -> Refusals {
+        Refusals(Limit::ALL.map(|limit| self.limits.edge.with_label_values(&[limit.as_str()])))
+    }
+
     /// Counters of shed load.
     #[must_use]
     pub fn overload(&self) -> OverloadMetrics {
@@ -79,6 +87,7 @@ impl Metrics {
             shed: Resource::ALL.map(|resource| families.shed.with_label_values(&[resource.as_str()])),
             shedding: Resource::ALL.map(|resource| families.shedding.with_label_values(&[resource.as_str()])),
             used: Resource::ALL.map(|resource| families.used.with_label_values(&[resource.as_str()])),
+            tasks: self.tasks.clone(),
         }
     }
 }

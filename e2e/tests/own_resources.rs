@@ -1,0 +1,95 @@
+//! Promise: what the gateway itself runs out of costs what is lost, counted, and nothing else.
+//!
+//! Faults 29 and 31 of faults.md. 28 is `overload::descriptors_that_become_short_are_shed_until_there_are_enough` and, for
+//! connections, `edge_limits`.
+
+use std::fs::File;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use serin_e2e::client::{Call, Conn};
+use serin_e2e::{Gateway, World, gateway, wait, world};
+
+/// A gateway in `dir` whose access log goes to `path`.
+async fn logging_to(dir: tempfile::TempDir, path: &str) -> (Gateway, Vec<serin_e2e::Origin>) {
+    let origins = world::origins(&["v1-a"]).await;
+    let mut conf = world::users_conf(&origins);
+    conf.weights(&[("v1", "100%"), ("v2", "0%")]);
+    conf.bootstrap["telemetry"] = json!({"access_log": {"path": path}});
+    (Gateway::start_in(dir, conf).await, origins)
+}
+
+async fn dropped(gateway: &Gateway) -> f64 {
+    gateway.metrics().await.sum("serin_access_log_dropped_total", &[])
+}
+
+/// Fault 29, a full disk: every line is lost and counted, no request is.
+#[tokio::test]
+async fn a_full_log_disk_costs_lines_only() {
+    let (gateway, _origins) = logging_to(gateway::directory(), "/dev/full").await;
+    let mut conn = Conn::http1(gateway.http()).await;
+    for _ in 0..50 {
+        let _ = Call::get("/").on(&mut conn).await.expect(200);
+    }
+    wait::until("the lines to be counted", || async { (dropped(&gateway).await == 50.0).then_some(()) }).await;
+}
+
+/// Fault 29, a pipe that nobody reads: what waits is bounded, what is beyond is lost and counted, requests are as quick
+/// as before, and the process ends when it is told to.
+#[tokio::test]
+async fn a_blocked_log_pipe_costs_lines_only() {
+    let dir = gateway::directory();
+    let pipe = dir.path().join("access.pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    // Open at both ends, so that the gateway's end opens as well; never read.
+    let held = File::options().read(true).write(true).open(&pipe).unwrap();
+    let (gateway, _origins) = logging_to(dir, "access.pipe").await;
+    let mut conn = Conn::http1(gateway.http()).await;
+    let long = format!("/{}", "p".repeat(7_000));
+    let before = gateway.rss_kib();
+    let mut slowest = Duration::ZERO;
+    // Some 4 MiB wait at most, beside the pipe's 64 KiB.
+    for _ in 0..1_500 {
+        let start = Instant::now();
+        let _ = Call::get(&long).on(&mut conn).await.expect(200);
+        slowest = slowest.max(start.elapsed());
+    }
+    assert!(dropped(&gateway).await > 100.0, "{}", dropped(&gateway).await);
+    assert!(slowest < Duration::from_secs(2), "{slowest:?}");
+    let grown = gateway.rss_kib().saturating_sub(before);
+    assert!(grown < 32 << 10, "{grown} KiB");
+    drop(held);
+    let _ = Call::get("/").on(&mut conn).await.expect(200);
+}
+
+/// Fault 31: nothing that a client sends makes a series.
+#[tokio::test]
+async fn no_client_makes_a_label() {
+    let world = World::with(&["v1-a"], |conf| {
+        conf.weights(&[("v1", "100%"), ("v2", "0%")]);
+        conf.route("all")["match"] = json!({"path": {"prefix": "/known"}});
+        conf.route("all")["rate_limits"] =
+            json!([{"name": "per-user", "key": [{"header": "x-user-id"}], "limit": "1/d", "burst": 1}]);
+    })
+    .await;
+    let series = || async {
+        let page = world.gateway.metrics().await.0;
+        page.lines().filter(|line| !line.starts_with('#')).count()
+    };
+    let mut conn = Conn::http1(world.http()).await;
+    let kinds = |nth: usize| {
+        let user = format!("user-{nth}");
+        let known = Call::get(&format!("/known/{nth}")).host(&format!("h{nth}.example.com")).user(&user);
+        let odd = Call::new(&format!("M{nth}"), &format!("/unknown/{nth}")).header(&format!("x-{nth}"), "v");
+        [known, odd]
+    };
+    for call in [kinds(0), kinds(0)].into_iter().flatten() {
+        let _ = call.on(&mut conn).await;
+    }
+    let before = series().await;
+    for call in (1..500).flat_map(kinds) {
+        let _ = call.on(&mut conn).await;
+    }
+    assert_eq!(series().await, before, "{}", world.gateway.metrics().await.0);
+}

@@ -1,0 +1,300 @@
+//! A client's stream as pingora gets it: what comes in is measured on its way, and so is how fast what goes out is taken.
+//! A request whose head comes in one piece costs a look at its lines; everything else is made when it is needed.
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use async_trait::async_trait;
+use pingora::protocols::raw_connect::ProxyDigest;
+use pingora::protocols::tls::{SslDigest, TlsRef};
+use pingora::protocols::{
+    ALPN, GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl, Stream, TimingDigest,
+    UniqueID, UniqueIDType,
+};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::watch;
+use tokio::time::Sleep;
+
+use super::frames::{Endless, Frames};
+use super::head::{Head, Read};
+use super::limits::{Limit, Limits, Refusals};
+use super::pace::Pace;
+use super::permits::Permit;
+use super::refusal::Refusal;
+
+/// A client's stream within its limits.
+pub(super) struct Inbound {
+    stream: Stream,
+    limits: Arc<Limits>,
+    refusals: Arc<Refusals>,
+    state: State,
+    /// When what is owed must have come.
+    deadline: Option<Pin<Box<Sleep>>>,
+    pace: Pace,
+    /// Told when an HTTP/2 connection has had its requests.
+    full: Option<watch::Sender<bool>>,
+    _permits: [Option<Permit>; 2],
+}
+
+/// What comes in.
+enum State {
+    /// The head of a request of HTTP/1.
+    Head(Head),
+    /// What follows it.
+    Body,
+    /// Frames of HTTP/2.
+    Frames(Box<Frames>),
+    /// Nothing that counts: the head is being refused.
+    Refused(Box<Refusal>),
+    /// Nothing that counts: the HTTP/2 codec is made to close the connection.
+    Flooded(Endless),
+    /// Nothing any more.
+    Over,
+}
+
+impl Inbound {
+    /// A new connection of HTTP/1.
+    pub(super) fn new(
+        stream: Stream,
+        limits: Arc<Limits>,
+        refusals: Arc<Refusals>,
+        permits: [Option<Permit>; 2],
+    ) -> Box<Self> {
+        let (state, pace) = (State::Head(Head::default()), Pace::default());
+        Box::new(Self { stream, limits, refusals, state, deadline: None, pace, full: None, _permits: permits })
+    }
+
+    /// The client's stream itself.
+    pub(super) fn stream(&mut self) -> &mut Stream {
+        &mut self.stream
+    }
+
+    /// What comes next is the head of a request.
+    pub(super) fn expect_head(&mut self) {
+        self.state = State::Head(Head::default());
+        self.deadline = None;
+    }
+
+    /// What comes next are frames. `full` is told when they had so many requests as may be.
+    pub(super) fn expect_frames(&mut self, full: Option<watch::Sender<bool>>) {
+        self.state = State::Frames(Box::default());
+        self.full = full;
+    }
+
+    /// Refuses a head that did not come in time, to the end of the connection.
+    pub(super) async fn too_late(&mut self) {
+        self.refusals.count(Limit::HeadTimeout);
+        let mut refusal = Refusal::new(Limit::HeadTimeout);
+        poll_fn(|cx| refusal.poll(&mut self.stream, cx)).await;
+    }
+
+    /// The stream that pingora gives back between requests.
+    pub(super) fn again(stream: Stream) -> Option<Box<Self>> {
+        stream.into_any().downcast().ok()
+    }
+
+    /// Reads and measures.
+    fn read(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        match &mut self.state {
+            State::Head(head) => match read {
+                Poll::Ready(Ok(())) => match head.read(&buf.filled()[before..], &self.limits) {
+                    Read::Whole => {
+                        self.state = State::Body;
+                        self.deadline = None;
+                    }
+                    Read::Partly => self.owed(),
+                    Read::Over(limit) => {
+                        buf.set_filled(before);
+                        return self.refuse(limit, cx);
+                    }
+                },
+                Poll::Pending if head.began() => {
+                    ready!(self.poll_deadline(cx));
+                    return self.refuse(Limit::HeadTimeout, cx);
+                }
+                _ => {}
+            },
+            State::Frames(frames) => match read {
+                Poll::Ready(Ok(())) => {
+                    if let Some(flood) = frames.read(&buf.filled()[before..], &self.limits) {
+                        buf.set_filled(before + flood.after);
+                        self.refusals.count(flood.limit);
+                        self.state = State::Flooded(Endless::after(flood));
+                        return Poll::Ready(Ok(()));
+                    }
+                    if self.limits.requests.is_some_and(|most| frames.requests >= most)
+                        && let Some(full) = self.full.take()
+                    {
+                        full.send_replace(true);
+                    }
+                    if frames.owes() { self.owed() } else { self.deadline = None }
+                }
+                Poll::Pending if frames.owes() => {
+                    self.owed();
+                    ready!(self.poll_deadline(cx));
+                    self.refusals.count(Limit::HeadTimeout);
+                    self.state = State::Over;
+                    return Poll::Ready(Ok(()));
+                }
+                _ => {}
+            },
+            _ => {}
+        }
+        read
+    }
+
+    /// Starts the clock for what is owed, unless it runs.
+    fn owed(&mut self) {
+        let limit = self.limits.head_timeout;
+        self.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
+    }
+
+    fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.deadline.as_mut().map_or(Poll::Pending, |timer| timer.as_mut().poll(cx))
+    }
+
+    fn refuse(&mut self, limit: Limit, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.refusals.count(limit);
+        self.state = State::Refused(Box::new(Refusal::new(limit)));
+        self.refused(cx)
+    }
+
+    /// Goes on with the answer to a head that is refused; pingora then sees the end of the stream.
+    fn refused(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if let State::Refused(refusal) = &mut self.state {
+            ready!(refusal.poll(&mut self.stream, cx));
+        }
+        self.state = State::Over;
+        Poll::Ready(Ok(()))
+    }
+
+    /// Notes how a write went.
+    fn sent(&mut self, sent: Poll<io::Result<usize>>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let Some(rate) = self.limits.min_send_rate else { return sent };
+        match sent {
+            Poll::Ready(Ok(bytes)) => self.pace.took(bytes, rate),
+            Poll::Ready(Err(_)) => {}
+            Poll::Pending => {
+                ready!(self.pace.waits(rate, cx));
+                self.refusals.count(Limit::MinSendRate);
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
+        }
+        sent
+    }
+}
+
+impl AsyncRead for Inbound {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match &mut self.state {
+            State::Body => Pin::new(&mut self.stream).poll_read(cx, buf),
+            State::Head(_) | State::Frames(_) => self.read(cx, buf),
+            State::Refused(_) => self.refused(cx),
+            State::Flooded(endless) => {
+                while let Some(frame) = (buf.remaining() >= super::frames::HEAD).then(|| endless.next()).flatten() {
+                    buf.put_slice(&frame);
+                }
+                Poll::Ready(Ok(()))
+            }
+            State::Over => Poll::Ready(Ok(())),
+        }
+    }
+}
+
+impl AsyncWrite for Inbound {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let sent = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.sent(sent, cx)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        self.sent(flushed.map_ok(|()| 0), cx).map_ok(|_| ())
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let closed = Pin::new(&mut self.stream).poll_shutdown(cx);
+        self.sent(closed.map_ok(|()| 0), cx).map_ok(|_| ())
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let sent = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.sent(sent, cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
+impl fmt::Debug for Inbound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.stream.fmt(f)
+    }
+}
+
+#[async_trait]
+impl Shutdown for Inbound {
+    async fn shutdown(&mut self) {
+        self.stream.shutdown().await;
+    }
+}
+
+impl UniqueID for Inbound {
+    fn id(&self) -> UniqueIDType {
+        self.stream.id()
+    }
+}
+
+impl Ssl for Inbound {
+    fn get_ssl(&self) -> Option<&TlsRef> {
+        self.stream.get_ssl()
+    }
+
+    fn get_ssl_digest(&self) -> Option<Arc<SslDigest>> {
+        self.stream.get_ssl_digest()
+    }
+
+    fn selected_alpn_proto(&self) -> Option<ALPN> {
+        self.stream.selected_alpn_proto()
+    }
+}
+
+impl GetTimingDigest for Inbound {
+    fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
+        self.stream.get_timing_digest()
+    }
+
+    fn get_read_pending_time(&self) -> std::time::Duration {
+        self.stream.get_read_pending_time()
+    }
+
+    fn get_write_pending_time(&self) -> std::time::Duration {
+        self.stream.get_write_pending_time()
+    }
+}
+
+impl GetProxyDigest for Inbound {
+    fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
+        self.stream.get_proxy_digest()
+    }
+}
+
+impl GetSocketDigest for Inbound {
+    fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
+        self.stream.get_socket_digest()
+    }
+}
+
+/// Not peeked into: pingora would wait there for as long as the client likes.
+impl Peek for Inbound {}
