@@ -18,7 +18,7 @@ import tempfile
 import time
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
-BOUNDS = {"idle": 10.0, "idle_tls": 40.0, "stalled_stream": 400.0}
+BOUNDS = {"idle": 10.0, "idle_tls": 40.0, "stalled_stream": 600.0}
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 

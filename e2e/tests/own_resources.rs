@@ -1,6 +1,6 @@
 //! Promise: what the gateway itself runs out of costs what is lost, counted, and nothing else.
 //!
-//! Faults 29 and 31 of faults.md. 28 is `overload::descriptors_that_become_short_are_shed_until_there_are_enough` and, for
+//! Faults 29 and 31 of faults.md, and what idle connections cost (`make memory` measures 10,000 of them). 28 is `overload::descriptors_that_become_short_are_shed_until_there_are_enough` and, for
 //! connections, `edge_limits`.
 
 use std::fs::File;
@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use serin_e2e::client::{Call, Conn};
+use serin_e2e::tls::Authority;
 use serin_e2e::{Gateway, World, gateway, wait, world};
 
 /// A gateway in `dir` whose access log goes to `path`.
@@ -92,4 +93,43 @@ async fn no_client_makes_a_label() {
         let _ = call.on(&mut conn).await;
     }
     assert_eq!(series().await, before, "{}", world.gateway.metrics().await.0);
+}
+
+/// What idle connections cost each, in KiB, on a debug build of the gateway, which is larger than what ships.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn idle_connections_are_small() {
+    const COUNT: u64 = 600;
+    let (dir, authority) = (gateway::directory(), Authority::new());
+    authority.issue("api.example.com").write(dir.path(), "edge");
+    let origins = world::origins(&["v1-a"]).await;
+    let mut conf = world::users_conf(&origins);
+    conf.weights(&[("v1", "100%"), ("v2", "0%")]);
+    conf.listeners().push(json!({
+        "name": "tls", "address": "127.0.0.1:0",
+        "tls": {"certificates": [{"cert": "edge.crt", "key": "edge.key"}]},
+    }));
+    let gateway = Gateway::start_in(dir, conf).await;
+    for (tls, most) in [(false, 16), (true, 64)] {
+        let config = authority.client(&["http/1.1"]);
+        let connect = || async {
+            let mut conn = if tls {
+                Conn::tls(gateway.listener("tls"), "api.example.com", config.clone()).await.unwrap()
+            } else {
+                Conn::http1(gateway.http()).await
+            };
+            let _ = Call::get("/").on(&mut conn).await.expect(200);
+            conn
+        };
+        let mut held = vec![];
+        for _ in 0..100 {
+            held.push(connect().await);
+        }
+        let before = gateway.rss_kib();
+        for _ in 0..COUNT {
+            held.push(connect().await);
+        }
+        let each = gateway.rss_kib().saturating_sub(before) / COUNT;
+        println!("{each} KiB each, TLS: {tls}");
+        assert!(each <= most, "{each} KiB each, TLS: {tls}");
+    }
 }

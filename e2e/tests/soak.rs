@@ -19,7 +19,7 @@ use tokio::net::TcpStream;
 const CLIENTS: u64 = 24;
 /// Growth that is none, in all of the time that is looked at: a share of what there was, and so much on top.
 const SHARE: f64 = 0.05;
-const NOISE: [(&str, f64); 3] = [("KiB of memory", 6_144.0), ("descriptors", 12.0), ("tasks", 12.0)];
+const NOISE: [(&str, f64); 3] = [("KiB of memory", 6_144.0), ("descriptors", 20.0), ("tasks", 20.0)];
 
 /// What came of the requests.
 #[derive(Default)]
@@ -151,6 +151,11 @@ async fn churn(gateway: &Gateway, origins: &mut [Origin], stop: &AtomicBool) {
     }
 }
 
+/// The least of each five seconds: what comes and goes is no leak.
+fn floors(samples: &[f64]) -> Vec<f64> {
+    samples.chunks(10).map(|few| few.iter().copied().fold(f64::INFINITY, f64::min)).collect()
+}
+
 /// Growth over the time of the samples, by least squares.
 fn growth(samples: &[f64]) -> f64 {
     let count = samples.len() as f64;
@@ -237,9 +242,12 @@ async fn nothing_grows() {
     assert!(refused > 0 && failed * 20 < good, "{failed} of {good} failed");
     for (samples, (what, noise)) in samples.iter().zip(NOISE) {
         // Buffers and pools fill in the first third.
-        let settled = &samples[samples.len() / 3..];
-        let (grown, mean) = (growth(settled), settled.iter().sum::<f64>() / settled.len() as f64);
-        println!("{what}: {mean:.0} on average, {grown:+.1} over the last two thirds");
-        assert!(grown <= mean * SHARE + noise, "{what}: {grown:+.1} over the last two thirds, {mean:.0} on average");
+        let settled = floors(&samples[samples.len() / 3..]);
+        let (grown, mean) = (growth(&settled), settled.iter().sum::<f64>() / settled.len() as f64);
+        println!("{what}: {mean:.0} at least, on average, {grown:+.1} over the last two thirds");
+        assert!(
+            grown <= mean * SHARE + noise,
+            "{what}: {grown:+.1} over the last two thirds, {mean:.0} at least, on average"
+        );
     }
 }
