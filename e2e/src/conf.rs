@@ -15,6 +15,8 @@ pub struct Conf {
     pub routing: Value,
     /// Weights, aborts and switches.
     pub traffic: Value,
+    /// Variables of the gateway's environment.
+    pub env: Vec<(String, String)>,
 }
 
 impl Conf {
@@ -37,7 +39,15 @@ impl Conf {
                 "services": {},
                 "switches": {"balancer": false, "canary": false},
             }),
+            env: vec![],
         }
+    }
+
+    /// Sets a variable of the gateway's environment.
+    #[must_use]
+    pub fn with_env(mut self, name: &str, value: &str) -> Self {
+        self.env.push((name.to_owned(), value.to_owned()));
+        self
     }
 
     /// Adds a service without versions and a route `/NAME` to it.

@@ -97,7 +97,7 @@ impl Gateway {
         for (name, document) in [("serin", &bootstrap), ("routing", &conf.routing), ("traffic", &conf.traffic)] {
             write_atomically(&dir.path().join(format!("{name}.yaml")), &pretty(document));
         }
-        let child = Mutex::new(spawn(&binary, dir.path()));
+        let child = Mutex::new(spawn(&binary, dir.path(), &conf));
         Self { conf, binary, dir, listeners, admin, child, ready_early: AtomicBool::new(false) }
     }
 
@@ -107,7 +107,7 @@ impl Gateway {
             let mut child = self.child.lock().unwrap();
             child.kill().unwrap();
             child.wait().unwrap();
-            *child = spawn(&self.binary, self.dir.path());
+            *child = spawn(&self.binary, self.dir.path(), &self.conf);
         }
         self.ready().await.unwrap_or_else(|output| panic!("the gateway did not start again:\n{output}"));
     }
@@ -241,12 +241,13 @@ pub async fn is_ready(admin: SocketAddr) -> bool {
     call.try_on(&mut Conn::http1(admin).await).await.is_ok_and(|reply| reply.status == 200)
 }
 
-fn spawn(binary: &Path, dir: &Path) -> Child {
+fn spawn(binary: &Path, dir: &Path, conf: &Conf) -> Child {
     let output = File::options().create(true).append(true).open(dir.join("output.log")).unwrap();
     Command::new(binary)
         .args(["run", "--config"])
         .arg(dir.join("serin.yaml"))
         .current_dir(dir)
+        .envs(conf.env.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
         .stdout(output.try_clone().unwrap())
         .stderr(output)

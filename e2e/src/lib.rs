@@ -18,6 +18,7 @@ pub mod frames;
 pub mod gateway;
 pub mod ledger;
 pub mod origin;
+pub mod otlp;
 pub mod peers;
 pub mod prometheus;
 pub mod rogue;

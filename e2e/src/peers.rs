@@ -1,4 +1,4 @@
-//! Clients and servers that are not ours: Python's grpcio and websockets, installed by `e2e/setup.sh`.
+//! Clients and servers that are not ours: Python's grpcio, websockets and OpenTelemetry, installed by `e2e/setup.sh`.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -19,7 +19,12 @@ pub struct PyServer {
 impl PyServer {
     /// Starts `e2e/python/SCRIPT server`, which prints its port and then serves.
     pub async fn start(script: &str) -> Self {
-        let mut child = python(script).arg("server").stdout(Stdio::piped()).spawn().unwrap();
+        Self::start_with(script, &[]).await
+    }
+
+    /// Like [`PyServer::start`] with more arguments.
+    pub async fn start_with(script: &str, args: &[&str]) -> Self {
+        let mut child = python(script).arg("server").args(args).stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let line = tokio::time::timeout(wait::DEADLINE, lines.next_line()).await.expect("the server's port").unwrap();
         let port = line.as_deref().and_then(|line| line.trim().parse().ok());
@@ -34,6 +39,15 @@ pub async fn client(script: &str, args: &[&str]) -> Value {
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{script} client {args:?}: {}\n{out}\n{err}", output.status);
     serde_json::from_str(&out).unwrap_or_else(|error| panic!("{script} client {args:?}: {error}: {out}"))
+}
+
+/// A file that `e2e/setup.sh` installed, by its path in the directory of Python's packages.
+pub(crate) fn package_file(path: &str) -> PathBuf {
+    let lib = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../.tools/venv/lib");
+    let python = std::fs::read_dir(lib).unwrap().next().expect("a version of Python").unwrap();
+    let file = python.path().join("site-packages").join(path);
+    assert!(file.exists(), "{} is missing: run e2e/setup.sh", file.display());
+    file
 }
 
 fn python(script: &str) -> Command {

@@ -126,7 +126,14 @@ async fn a_real_prometheus_answers_every_question_of_dashboards_and_rules() {
     world.gateway.write_routing(&routing);
     let recorded = "serin:errors:ratio_rate5m > 0 and on () (serin_config_applied_total{document=\"routing\"} > 0)";
     wait::until("a recorded error rate", || async { prometheus.query(recorded).await.unwrap().first().cloned() }).await;
-    let known = prometheus.names().await;
+    let rules = all_rules(&prometheus).await;
+    let recorded = |rule: &&Value| rule["type"] == "recording";
+    let recorded: Vec<_> = rules.iter().filter(recorded).filter_map(|rule| rule["name"].as_str()).collect();
+    let known = wait::until("every recorded series", || async {
+        let known = prometheus.names().await;
+        recorded.iter().all(|name| known.contains(*name)).then_some(known)
+    })
+    .await;
     let mut wrong = vec![];
     for (place, expression) in asked() {
         let unknown = unknown(&prometheus, &expression, &known).await;
@@ -154,7 +161,7 @@ async fn a_real_prometheus_answers_every_question_of_dashboards_and_rules() {
         }
         wrong.extend(answer.err().map(|problem| format!("{place}: {problem}: {expression}")));
     }
-    for rule in all_rules(&prometheus).await {
+    for rule in &rules {
         let expression = rule["query"].as_str().unwrap();
         let unknown = unknown(&prometheus, expression, &known).await;
         if !unknown.is_empty() || rule["health"] != "ok" {

@@ -14,6 +14,7 @@ mod routing;
 mod scalar;
 mod schema;
 mod shape;
+mod telemetry;
 #[cfg(test)]
 mod tests;
 mod traffic;
@@ -36,9 +37,10 @@ pub use self::problem::{Problem, Problems};
 pub use self::ramp::{Ramp, RampState};
 pub use self::routing::*;
 pub use self::scalar::{
-    Address, ByteRate, Cidr, CookieName, Guard, HeaderName, LogTarget, Memory, Method, Moment, Name, OrNone, Percent,
-    Rate, Size, Span,
+    Address, ByteRate, Cidr, CookieName, Endpoint, Guard, HeaderName, LogTarget, Memory, Method, Moment, Name, OrNone,
+    Percent, Rate, Size, Span,
 };
+pub use self::telemetry::*;
 pub use self::traffic::{Abort, ServiceTraffic, Switch, Switches, Traffic};
 
 use self::check::Report;

@@ -26,6 +26,7 @@ mod live;
 mod outcome;
 mod relay;
 mod steps;
+mod trace;
 
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -60,6 +61,7 @@ use crate::listen::Accepts;
 use crate::overload::Overload;
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::metrics::Metrics;
+use crate::telemetry::traces::Tracer;
 
 thread_local! {
     static RNG: RefCell<SmallRng> = RefCell::new(SmallRng::from_rng(&mut rand::rng()));
@@ -87,6 +89,8 @@ pub struct Edge {
     pub metrics: Arc<Metrics>,
     /// The access log, if there is one.
     pub access_log: Option<AccessLog>,
+    /// Makes traces, if any are made.
+    pub tracer: Option<Tracer>,
     /// Set when the gateway is about to stop: connections are not kept any more.
     pub draining: Arc<AtomicBool>,
     /// Whether the gateway as a whole sheds load.
@@ -128,6 +132,7 @@ impl ProxyHttp for Edge {
         headers::normalise(session.req_header_mut())?;
         let verdict = self.shed(session, ctx).or_else(|| self.route(session, ctx));
         let verdict = verdict.or_else(|| self.check_length(session, ctx));
+        self.begin_trace(session, ctx);
         ctx.mark = Instant::now();
         ctx.decision = ctx.mark.saturating_duration_since(ctx.start);
         match verdict {
@@ -311,6 +316,7 @@ impl Edge {
         self.forwarding.set(head, peer_ip(session), is_tls(session), ctx)?;
         let accepted = chosen.assignment.rule.map(|rule| service.tags[rule].trust);
         headers::strip_guarded(&mut head.headers, service, ctx.trusted || accepted == Some(Trust::Signed));
+        self.propagate_trace(&mut head.headers, ctx);
         headers::propagate(&mut head.headers, &side.propagate, service, chosen)?;
         if session.is_http2() {
             headers::join_cookies(&mut head.headers)?;

@@ -31,6 +31,10 @@ use crate::pulse::Pulse;
 use crate::telemetry::access_log::{AccessLog, Sink};
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::names::CERTIFICATES;
+use crate::telemetry::otlp::receiver::environment;
+use crate::telemetry::otlp::spans::Flush;
+use crate::telemetry::setup::Exports;
+use crate::telemetry::traces::Tracer;
 use crate::upkeep::UpkeepService;
 
 /// Idle connections to upstreams that are kept, in all.
@@ -44,6 +48,8 @@ const LISTEN_POLL: Duration = Duration::from_millis(2);
 const LISTEN_POLLS: usize = 2_500;
 /// How often a draining gateway looks whether the last request has finished.
 const DRAIN_POLL: Duration = Duration::from_millis(20);
+/// How long the last spans may take.
+const FLUSH: Duration = Duration::from_secs(1);
 
 /// Why the gateway does not start.
 #[derive(Debug, thiserror::Error)]
@@ -92,7 +98,15 @@ pub fn run(bootstrap: Bootstrap, catalogue: Catalogue) -> Result<(), StartError>
     watched.map_err(|error| StartError::System("overload", error.to_string()))?;
     let mut server = Server::new_with_opt_and_conf(None, server_conf(bootstrap));
     server.bootstrap();
-    server.add_service(proxy_service(&server, &control, &certificates, &draining, &overload)?);
+    let exports = Exports::new(&control, &environment).map_err(|problem| StartError::System("telemetry", problem))?;
+    let Exports { tracer, spans, flush, metrics } = exports;
+    server.add_service(proxy_service(&server, &control, &certificates, &draining, &overload, tracer)?);
+    if let Some(spans) = spans {
+        server.add_service(GenBackgroundService::new("spans".to_owned(), Arc::new(spans)));
+    }
+    if let Some(metrics) = metrics {
+        server.add_service(GenBackgroundService::new("metrics".to_owned(), Arc::new(metrics)));
+    }
     let state = admin::State::new(Arc::clone(&control), token, Arc::clone(&draining)).with_overload(overload);
     let admin = AdminService { control: Arc::clone(&control), listener: admin, state };
     server.add_service(GenBackgroundService::new("admin".to_owned(), Arc::new(admin)));
@@ -105,7 +119,7 @@ pub fn run(bootstrap: Bootstrap, catalogue: Catalogue) -> Result<(), StartError>
         admin = %*bootstrap.admin.address,
         "ready"
     );
-    let stop = Stop { control: Arc::clone(&control), draining };
+    let stop = Stop { control: Arc::clone(&control), draining, flush };
     server.run(RunArgs { shutdown_signal: Box::new(stop) });
     Ok(())
 }
@@ -172,6 +186,7 @@ fn proxy_service(
     certificates: &NamedCertificates,
     draining: &Arc<AtomicBool>,
     overload: &Arc<Overload>,
+    tracer: Option<Tracer>,
 ) -> Result<Service<Connections>, StartError> {
     let (bootstrap, metrics) = (&control.bootstrap, control.metrics());
     let trusted: Vec<_> = bootstrap.trusted_proxies.iter().map(|network| network.0).collect();
@@ -185,6 +200,7 @@ fn proxy_service(
         forwarding: (&bootstrap.forwarding).into(),
         protocols: clear_text(bootstrap),
         access_log: access_log(control)?,
+        tracer,
         metrics: Arc::clone(metrics),
         draining: Arc::clone(draining),
         overload: Arc::clone(overload),
@@ -275,6 +291,8 @@ async fn accepting(address: SocketAddr) {
 struct Stop {
     control: Arc<Control>,
     draining: Arc<AtomicBool>,
+    /// Has spans that wait sent.
+    flush: Option<Flush>,
 }
 
 #[async_trait]
@@ -303,11 +321,19 @@ impl Stop {
             }
         };
         let drain = self.control.bootstrap.drain.duration();
-        tokio::select! {
-            finished = tokio::time::timeout(drain, idle) => match finished {
+        let drained = async {
+            let finished = tokio::time::timeout(drain, idle).await;
+            if let Some(flush) = &self.flush {
+                // A receiver that does not answer is not waited for.
+                let _ = tokio::time::timeout(FLUSH, flush.now()).await;
+            }
+            match finished {
                 Ok(()) => ShutdownSignal::FastShutdown,
                 Err(_) => ShutdownSignal::GracefulTerminate,
-            },
+            }
+        };
+        tokio::select! {
+            signal = drained => signal,
             _ = interrupt.recv() => ShutdownSignal::FastShutdown,
         }
     }

@@ -1,19 +1,26 @@
 //! What the gateway tells of itself. Every finished request becomes one [`Finished`], which metrics and access log read.
 
 pub mod access_log;
+pub mod exemplars;
 pub mod guard;
 pub mod in_force;
 pub mod live;
 pub mod log;
 pub mod metrics;
 pub mod names;
+pub mod observe;
+pub mod openmetrics;
+pub mod otlp;
 mod process;
+pub mod setup;
 pub mod sources;
 pub mod tail;
+pub mod traces;
 
 use std::net::IpAddr;
 use std::time::Duration;
 
+use opentelemetry::trace::TraceId;
 use serin_core::decide::Why;
 use serin_core::subset::FallbackReason;
 use serin_core::tag::Bucket;
@@ -65,4 +72,6 @@ pub struct Finished<'a> {
     pub limit: Option<&'a str>,
     /// Revisions in force: routing, traffic.
     pub revision: (u64, u64),
+    /// Its trace, if its spans are sent.
+    pub trace_id: Option<TraceId>,
 }

@@ -1,11 +1,9 @@
 //! Handlers that change nothing.
 
-use std::time::Instant;
-
 use axum::Json;
 use axum::extract::{Path, RawQuery, State as Extract};
 use axum::response::{IntoResponse, Response};
-use http::header::{CONTENT_TYPE, ETAG};
+use http::header::{ACCEPT, CONTENT_TYPE, ETAG};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -18,12 +16,14 @@ use super::view::{self, ServiceList, ServiceView};
 use super::{HistoryEntry, State};
 use crate::conf::Traffic;
 use crate::control::Status;
-use crate::control::generation::Generation;
 use crate::explain::preview::{self, Preview, Proposal};
 use crate::explain::{self, Explanation, Question, Revisions};
 use crate::overload::ResourceStatus;
-use crate::upkeep;
+use crate::telemetry::observe::observe;
+use crate::telemetry::openmetrics;
 
+/// Content type of metrics, unless OpenMetrics is asked for.
+const PLAIN_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Entries of the history that are shown unless more are asked for.
 const HISTORY_PAGE: usize = 100;
 
@@ -107,30 +107,17 @@ pub(super) fn is_verbose(query: Option<&str>) -> bool {
     param(query, "verbose").is_some_and(|value| value != "false")
 }
 
-pub(super) async fn metrics(Extract(state): Extract<State>) -> Result<Response, ApiError> {
-    let (current, now) = (state.control.current(), Instant::now());
-    crate::limits::look(&current);
-    for (service, side) in current.core.services.iter().zip(&current.services) {
-        side.metrics.guard.refresh(service, now);
-    }
-    upkeep::observe(&current);
-    state.control.metrics().sources.refresh(now);
-    count_missed(&state, &current);
-    let text = state.control.metrics().render();
-    let text = text.map_err(|error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
-    Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response())
-}
-
-/// Narrows count for themselves what they missed; the metrics take it over when somebody reads them.
-fn count_missed(state: &State, current: &Generation) {
-    for service in &current.core.services {
-        let subsets = service.subsets.iter().map(|subset| &subset.pool);
-        for pool in subsets.chain([&service.any, &service.any_stable]) {
-            for (narrow, count) in pool.chain.missed() {
-                state.control.metrics().count_missed(&service.name, narrow, count);
-            }
-        }
-    }
+pub(super) async fn metrics(Extract(state): Extract<State>, headers: HeaderMap) -> Result<Response, ApiError> {
+    observe(&state.control);
+    let failed = |error: String| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error);
+    let metrics = state.control.metrics();
+    let accepts = headers.get_all(ACCEPT).iter().filter_map(|accept| accept.to_str().ok());
+    let (kind, text) = if accepts.into_iter().any(openmetrics::is_asked_for) {
+        (openmetrics::CONTENT_TYPE, metrics.render_openmetrics().map_err(|error| failed(error.to_string()))?)
+    } else {
+        (PLAIN_TEXT, metrics.render().map_err(|error| failed(error.to_string()))?)
+    };
+    Ok(([(CONTENT_TYPE, kind)], text).into_response())
 }
 
 pub(super) async fn config(Extract(state): Extract<State>) -> Result<Json<Config>, ApiError> {

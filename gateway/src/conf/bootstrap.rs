@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::limits::Limits;
 use super::overload::Overload;
 use super::scalar::{Address, Cidr, HeaderName, LogTarget, Name, OrNone, Span};
+use super::telemetry::{AccessLog, Telemetry};
 
 /// Bootstrap document of Serin: listeners, admin, and where the other two documents are. Read once, at the start.
 /// Paths are relative to this file.
@@ -35,7 +36,7 @@ pub struct Bootstrap {
     /// Directory for the history of the traffic document and the audit log. Default: `.serin` beside the traffic file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_dir: Option<PathBuf>,
-    /// Logs.
+    /// Access log, traces, metrics.
     #[serde(default)]
     pub telemetry: Telemetry,
     /// Key for override tags of the rules with `trust: signed`. Default: no signed tag is believed.
@@ -77,6 +78,8 @@ impl Bootstrap {
         if let Some(AccessLog { path: LogTarget::File(path), .. }) = &mut self.telemetry.access_log {
             join(path);
         }
+        self.telemetry.traces.iter_mut().filter_map(|traces| traces.otlp.ca_file.as_mut()).for_each(join);
+        self.telemetry.metrics.iter_mut().filter_map(|metrics| metrics.otlp.ca_file.as_mut()).for_each(join);
     }
 
     /// Directory for the history of the traffic document and the audit log.
@@ -214,34 +217,6 @@ impl Default for Admin {
 pub struct DocumentFile {
     /// Path of the file. It is watched: a change is in force as soon as it is seen to be sound.
     pub file: PathBuf,
-}
-
-/// Logs.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Telemetry {
-    /// Access log. Default: none is written.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub access_log: Option<AccessLog>,
-}
-
-/// The access log: one line per request.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct AccessLog {
-    /// `stdout`, `stderr` or the path of a file that lines are appended to.
-    pub path: LogTarget,
-    /// Form of the lines.
-    pub format: LogFormat,
-}
-
-/// Form of the lines of a log.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum LogFormat {
-    /// A JSON object per line.
-    #[default]
-    Json,
 }
 
 /// Signatures of override tags.

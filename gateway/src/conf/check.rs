@@ -9,6 +9,7 @@ mod limits;
 mod ramp;
 mod route;
 mod service;
+mod telemetry;
 mod traffic;
 mod upkeep;
 

@@ -33,7 +33,7 @@ pub use self::outlier::OutlierDetection;
 pub use self::policy::{Across, Propagate, Retry, RetryOn, Timeouts, TimeoutsOverride};
 pub use self::pool::Pool;
 pub use self::route::{
-    Action, HeaderEdits, Match, PathMatch, Redirect, RedirectStatus, Respond, Rewrite, Route, Scheme,
+    Action, HeaderEdits, Match, PathMatch, Redirect, RedirectStatus, Respond, Rewrite, Route, RouteTrace, Scheme,
 };
 pub use self::slow_start::SlowStart;
 pub use self::value::ValueMatch;

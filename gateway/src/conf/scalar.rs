@@ -2,6 +2,7 @@
 //! its pattern (for the JSON schema) and how to say in words what was expected.
 
 mod amount;
+mod endpoint;
 mod guard;
 mod memory;
 mod moment;
@@ -19,6 +20,7 @@ use serde::de::Visitor;
 
 pub(crate) use self::amount::percentage;
 pub use self::amount::{Percent, Span};
+pub use self::endpoint::Endpoint;
 pub use self::guard::Guard;
 pub use self::memory::Memory;
 pub use self::moment::Moment;
@@ -93,6 +95,7 @@ pub(crate) fn by_pattern(pattern: &str) -> Option<Known> {
         entry::<Moment>(),
         entry::<Size>(),
         entry::<ByteRate>(),
+        entry::<Endpoint>(),
     ];
     all.into_iter().find(|(known, _)| *known == pattern).map(|(_, known)| known)
 }
@@ -193,6 +196,7 @@ mod tests {
             check::<Moment>(&text);
             check::<Size>(&text);
             check::<ByteRate>(&text);
+            check::<Endpoint>(&text);
         }
 
         #[test]

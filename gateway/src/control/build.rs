@@ -177,6 +177,8 @@ impl Workshop {
                 rate_limits: limits::rate_limits(&self.metrics, owner, &conf.rate_limits, before, now)?,
                 timeouts: route::timeouts(conf, routing),
                 max_body: conf.max_body.map(|most| most.bytes()),
+                sample: conf.trace.as_ref().map(|trace| trace.sample.into()),
+                pattern: route::pattern(conf),
                 metrics: self.metrics.route(&route.name, name, subsets),
             });
             routes.push(route);

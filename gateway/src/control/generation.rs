@@ -16,6 +16,7 @@ use crate::limits::{ConcurrencyLimit, RateLimit};
 use crate::pool::InstancePool;
 use crate::proxy::load::LoadSide;
 use crate::telemetry::metrics::{RouteMetrics, ServiceMetrics};
+use crate::telemetry::traces::Share;
 
 /// A generation. A request keeps the one it began with.
 pub struct Generation {
@@ -53,6 +54,10 @@ pub struct RouteSide {
     pub max_body: Option<u64>,
     /// Rate limits, besides those of the service.
     pub rate_limits: Vec<RateLimit>,
+    /// Share of its requests that are sampled, where it differs from the gateway's.
+    pub sample: Option<Share>,
+    /// Its path as spans have it (`http.route`): the pattern, which is one of a bounded number.
+    pub pattern: Option<Box<str>>,
 }
 
 /// The gateway's side of a service.

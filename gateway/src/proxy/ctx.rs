@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use http::request::Parts;
 use serin_core::breaker;
 use serin_core::concurrency;
-use serin_core::decide::Assignment;
+use serin_core::decide::{Assignment, Why};
 use serin_core::instance::InFlight;
 use serin_core::limit::Fields;
 use serin_core::request::{Claims, RequestView};
@@ -19,6 +19,7 @@ use smallvec::SmallVec;
 use super::bounds::Body;
 use crate::control::generation::{Generation, RouteSide, ServiceSide, Timeouts};
 use crate::pool::Lease;
+use crate::telemetry::traces::Trace;
 
 /// State of one request.
 pub struct Ctx {
@@ -60,6 +61,8 @@ pub struct Ctx {
     pub permit: Option<concurrency::Permit>,
     /// When it may be worth to ask again, for an answer of 503.
     pub retry_after: Option<Duration>,
+    /// Its trace, if traces are made.
+    pub trace: Option<Box<Trace>>,
 }
 
 /// A request that goes on after its response.
@@ -141,6 +144,12 @@ impl Upstream {
         (self.attempt_start, self.proof, self.status) = (attempt_start, None, None);
         self.failed = false;
     }
+
+    /// Whether its bucket is that of a user.
+    #[must_use]
+    pub fn is_keyed(&self) -> bool {
+        !matches!(self.assignment.why, Why::Random | Why::Stable)
+    }
 }
 
 /// What makes a success of an attempt with a good head.
@@ -176,6 +185,7 @@ impl Default for Ctx {
             rate_limit: None,
             permit: None,
             retry_after: None,
+            trace: None,
         }
     }
 }

@@ -8,7 +8,7 @@ use pingora::{Error, ErrorSource, ErrorType};
 use serin_core::outlier::Outcome;
 
 use super::ctx::{Ctx, Proof, Upstream};
-use super::{Edge, with_rng};
+use super::{Edge, trace, with_rng};
 use crate::telemetry::metrics::FailureKind;
 
 /// Where gRPC says how a call went: in the trailers, or in the head if there is no body.
@@ -34,6 +34,7 @@ impl Edge {
 
     /// The trailers of a response.
     pub(super) fn judge_trailers(&self, ctx: &mut Ctx, trailers: &HeaderMap) {
+        trace::note_grpc(ctx, trailers);
         let Some(latency) = take_proof(ctx, Proof::Trailers) else { return };
         let outcome = trailers.get(GRPC_STATUS).map_or(Outcome::ServerError, grpc_outcome);
         judge(ctx, Instant::now(), outcome, latency);

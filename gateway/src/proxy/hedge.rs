@@ -13,7 +13,7 @@ use pingora::{Error, ErrorType, Result};
 use super::ctx::{Aside, Ctx, Upstream};
 use super::relay::{Connection, client, gone};
 use super::steps::Turn;
-use super::{Edge, failure};
+use super::{Edge, failure, trace};
 
 /// Two attempts at one request. The one that is under way is the context's; the other is set aside.
 struct Race {
@@ -92,6 +92,7 @@ impl Edge {
         let index = self.choose(session, ctx, Turn::Beside)?;
         let before = |upstream: &Upstream| upstream.tried.iter().rev().skip(1).any(|tried| *tried == index);
         if ctx.upstream.as_ref().is_some_and(before) {
+            trace::attempt_unmade(ctx);
             return Error::e_explain(ErrorType::InternalError, "there is no other instance");
         }
         self.ask(session, ctx, index).await

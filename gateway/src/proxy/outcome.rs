@@ -5,11 +5,10 @@ use std::time::{Duration, Instant};
 use pingora::http::ResponseHeader;
 use pingora::proxy::Session;
 use pingora::{Error, ErrorSource, ErrorType, Result};
-use serin_core::decide::Why;
 use serin_core::retry::Failure;
 
-use super::ctx::{Aside, Ctx, Upstream};
-use super::{Edge, failure, head, live, load};
+use super::ctx::{Aside, Ctx};
+use super::{Edge, failure, head, live, load, trace};
 use crate::pool::Lease;
 use crate::telemetry::{Finished, names};
 
@@ -58,7 +57,8 @@ impl Edge {
     }
 
     /// The same of an attempt that was set aside.
-    pub(super) fn abandon_aside(&self, ctx: &Ctx, aside: &Aside, now: Instant) {
+    pub(super) fn abandon_aside(&self, ctx: &mut Ctx, aside: &Aside, now: Instant) {
+        trace::attempt_abandoned(ctx, aside.index, now);
         let (Some(side), Some(index), Some(flight)) = (ctx.service_side(), aside.index, &aside.flight) else { return };
         side.metrics.instances[index as usize].upstream[names::class(0)].inc();
         flight.vitals().record_abandoned(now, now.saturating_duration_since(aside.attempt_start));
@@ -78,6 +78,7 @@ impl Edge {
         upstream.status = Some(status.as_u16());
         upstream.stream |= failure::is_event_stream(response);
         let now = Instant::now();
+        trace::attempt_answered(ctx, status.as_u16(), &response.headers);
         self.end_attempt(ctx, Some(status.as_u16()), now);
         self.judge_head(ctx, response, now);
         if retry {
@@ -91,6 +92,7 @@ impl Edge {
     /// An attempt for which no connection was made. The error says whether there is to be another.
     pub(super) fn not_connected(&self, session: &Session, ctx: &mut Ctx, mut error: Box<Error>) -> Box<Error> {
         let now = Instant::now();
+        trace::attempt_failed(ctx, &error, now);
         self.end_attempt(ctx, None, now);
         self.judge_no_connection(ctx, now);
         error.set_retry(failure::retries(session, ctx, Failure::Connect));
@@ -108,6 +110,7 @@ impl Edge {
     /// Records an attempt that broke off.
     pub(super) fn note_break(&self, ctx: &mut Ctx, error: &Error, reused: bool) {
         let now = Instant::now();
+        trace::attempt_failed(ctx, error, now);
         if ctx.upstream.as_ref().is_some_and(|upstream| upstream.status.is_none()) {
             if *error.esource() == ErrorSource::Upstream {
                 self.end_attempt(ctx, None, now);
@@ -143,6 +146,7 @@ impl Edge {
             side.metrics.decision_seconds.observe(ctx.decision.as_secs_f64());
             live::count(&side.metrics.live, ctx, judged, duration);
         }
+        self.finish_trace(session, ctx, status, now);
         if self.access_log.is_some() || !self.metrics.tail.is_idle() {
             tell(self, session, ctx, status, duration);
         }
@@ -157,7 +161,6 @@ fn tell(edge: &Edge, session: &Session, ctx: &Ctx, status: u16, duration: Durati
     let route = ctx.route.map(|route| &*generation.core.routes.routes()[route].name);
     let service = ctx.upstream.as_ref().map(|upstream| &generation.core.services[upstream.service]);
     let upstream = ctx.upstream.as_ref();
-    let keyed = |upstream: &&Upstream| !matches!(upstream.assignment.why, Why::Random | Why::Stable);
     let finished = Finished {
         method: head.method.as_str(),
         host: &host,
@@ -167,7 +170,7 @@ fn tell(edge: &Edge, session: &Session, ctx: &Ctx, status: u16, duration: Durati
         service: service.map(|service| &*service.name),
         subset: service.zip(upstream).and_then(|(s, u)| Some(&*s.subsets[u.subset?].name)),
         why: upstream.map(|upstream| upstream.assignment.why),
-        bucket: upstream.filter(keyed).map(|upstream| upstream.assignment.bucket),
+        bucket: upstream.filter(|upstream| upstream.is_keyed()).map(|upstream| upstream.assignment.bucket),
         tag: service.zip(upstream).and_then(|(s, u)| Some(&*s.tags[u.assignment.rule?].name)),
         instance: service.zip(upstream).and_then(|(s, u)| Some(s.instances[*u.tried.last()? as usize].address)),
         fallback: upstream.and_then(|upstream| upstream.fallback),
@@ -181,6 +184,7 @@ fn tell(edge: &Edge, session: &Session, ctx: &Ctx, status: u16, duration: Durati
         error: ctx.error,
         limit: ctx.limited_by.as_deref(),
         revision: (generation.routing_revision, generation.traffic_revision),
+        trace_id: ctx.trace.as_ref().filter(|trace| trace.sent).map(|trace| trace.trace_id),
     };
     if let Some(log) = &edge.access_log {
         log.write(&finished);

@@ -17,7 +17,7 @@ use serin_core::tag::Trust;
 
 use super::ctx::{Ctx, Upstream};
 use super::reply::{self, Reply};
-use super::{Edge, deadline, failure, guarded, head, is_tls, peer, with_rng};
+use super::{Edge, deadline, failure, guarded, head, is_tls, peer, trace, with_rng};
 use crate::control::generation::Generation;
 use crate::pool::{Lease, Overflow};
 
@@ -168,6 +168,7 @@ impl Edge {
             upstream.failed = false;
             upstream.attempt_start = now;
         }
+        trace::attempt_began(ctx, &generation);
         Ok(index)
     }
 }
@@ -212,6 +213,7 @@ impl Edge {
             Err(Overflow) => {
                 upstream.flight = None;
                 let mut error = Error::explain(ErrorType::Custom(failure::OVERFLOW), "the instance's pool is full");
+                trace::attempt_failed(ctx, &error, now);
                 error.set_retry(failure::retries(session, ctx, Failure::Overflow));
                 Err(error)
             }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use opentelemetry::trace::TraceId;
 use prometheus::IntCounter;
 use serde::Serialize;
 
@@ -196,6 +197,17 @@ pub(super) struct Line<'a> {
     limit: Option<&'a str>,
     routing_revision: u64,
     traffic_revision: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace_id: Option<Hex>,
+}
+
+/// The identity of a trace, as its digits.
+struct Hex(TraceId);
+
+impl Serialize for Hex {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
 }
 
 impl<'a> Line<'a> {
@@ -224,6 +236,7 @@ impl<'a> Line<'a> {
             limit: finished.limit,
             routing_revision: finished.revision.0,
             traffic_revision: finished.revision.1,
+            trace_id: finished.trace_id.map(Hex),
         }
     }
 }
@@ -270,6 +283,7 @@ pub(super) mod tests {
             error: None,
             limit: None,
             revision: (1, 2),
+            trace_id: None,
         }
     }
 

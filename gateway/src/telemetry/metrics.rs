@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use prometheus::proto::MetricFamily;
 use prometheus::{
     Encoder, Gauge, GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry,
     TextEncoder,
@@ -21,10 +22,13 @@ pub use self::instance::{FailureKind, InstanceMetrics};
 use self::limits::LimitFamilies;
 pub use self::limits::LimitOwner;
 pub use self::route::RouteMetrics;
+use super::exemplars::{Exemplars, Slots};
 use super::guard::{GuardFamilies, GuardMetrics};
 use super::in_force::InForce;
 use super::live::{Live, ServiceMeters};
 use super::names;
+use super::openmetrics;
+use super::otlp::spans::SpanCounters;
 use super::process::Process;
 use super::sources::Sources;
 use super::tail::Tail;
@@ -50,6 +54,8 @@ pub const STATES: [Health; 3] = [Health::Healthy, Health::Unhealthy, Health::Eje
 /// Outcomes of checks, as a label.
 const PASSED: &str = "pass";
 const FAILED: &str = "fail";
+/// Whether metrics arrived, as a label.
+const SENT: [&str; 2] = ["ok", "failed"];
 /// States of connections, as a label. Those that are in use are open as well.
 const OPEN: &str = "open";
 const USED: &str = "in_use";
@@ -100,6 +106,11 @@ pub struct Metrics {
     pub tail: Arc<Tail>,
     /// Access log lines that were lost.
     pub log_dropped: IntCounter,
+    /// Spans that were sent or lost.
+    pub spans: SpanCounters,
+    metrics_sent: IntCounterVec,
+    /// Traces of single requests that histograms lead to.
+    pub exemplars: Exemplars,
     /// Requests that are being served.
     pub in_flight: IntGauge,
     /// Connections of clients.
@@ -157,6 +168,8 @@ impl Metrics {
             refused.with_label_values(&[document]).reset();
             applied.with_label_values(&[document]).reset();
         }
+        let metrics_sent = counters(names::METRICS_SENT, "Times that metrics were sent over OTLP.", &["outcome"])?;
+        SENT.iter().for_each(|outcome| metrics_sent.with_label_values(&[outcome]).reset());
         Ok(Self {
             requests: counters(
                 names::REQUESTS,
@@ -262,6 +275,9 @@ impl Metrics {
             in_flight: families.gauge(names::IN_FLIGHT, "Requests in flight.")?,
             client_connections: families.gauge(names::CLIENT_CONNECTIONS, "Connections of clients.")?,
             tasks: families.gauge(names::TASKS, "Tasks of the runtime that serves clients.")?,
+            spans: span_counters(&families)?,
+            metrics_sent,
+            exemplars: Exemplars::default(),
             sources: Sources::new(&families)?,
             ramp_step: gauges(names::RAMP_STEP, "Step that a ramp is at, counted from 1.", &["service"])?,
             ramp_state: gauges(names::RAMP_STATE, "1 for the state that a ramp is in.", &["service", "state"])?,
@@ -284,6 +300,27 @@ impl Metrics {
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         String::from_utf8(text).map_err(|error| prometheus::Error::Msg(error.to_string()))
+    }
+
+    /// The same in the form of OpenMetrics, with exemplars.
+    ///
+    /// # Errors
+    /// If a family cannot be encoded.
+    pub fn render_openmetrics(&self) -> Result<String, std::fmt::Error> {
+        let mut text = String::new();
+        openmetrics::write(&mut text, &self.registry.gather(), &self.exemplars)?;
+        Ok(text)
+    }
+
+    /// Every family as it is now.
+    #[must_use]
+    pub fn gather(&self) -> Vec<MetricFamily> {
+        self.registry.gather()
+    }
+
+    /// Counts a time that metrics were sent, or could not be.
+    pub fn count_metrics_export(&self, arrived: bool) {
+        self.metrics_sent.with_label_values(&[SENT[usize::from(!arrived)]]).inc();
     }
 
     /// All families, for the reference.
@@ -378,6 +415,7 @@ impl Metrics {
         let in_force = Arc::new(InForce::of(generation));
         self.in_force.store(Some(Arc::clone(&in_force)));
         self.families.iter().for_each(|family| family.sweep(&in_force));
+        self.exemplars.sweep(&in_force);
     }
 
     /// Whether what these labels name is part of the configuration: a request that outlives its service makes no series.
@@ -412,6 +450,7 @@ impl Metrics {
                 })
                 .collect(),
             strategy: strategy.into(),
+            exemplars: with_any.clone().map(|subset| self.exemplars.slots(service, subset, REQUEST_BUCKETS)).collect(),
             request_seconds: with_any
                 .map(|subset| self.request_seconds.with_label_values(&[&**service, subset]))
                 .collect(),
@@ -442,6 +481,13 @@ impl Metrics {
     }
 }
 
+fn span_counters(families: &Families<'_>) -> Result<SpanCounters, prometheus::Error> {
+    let dropped = families.counters(names::SPANS_DROPPED, "Spans that were lost.", &["reason"])?;
+    let [overflow, undelivered, rejected] = names::SPAN_LOSSES.map(|reason| dropped.with_label_values(&[reason]));
+    let sent = families.counter(names::SPANS_SENT, "Spans that the receiver took.")?;
+    Ok(SpanCounters { sent, overflow, undelivered, rejected })
+}
+
 /// What of a service has series of its own.
 pub struct ServiceParts<'a> {
     /// Its subsets by name.
@@ -462,6 +508,8 @@ pub struct ServiceParts<'a> {
 pub struct ServiceMetrics {
     /// Request durations by subset; the last one is any.
     pub request_seconds: Vec<Histogram>,
+    /// Traces of single requests among them, under the same positions.
+    pub exemplars: Vec<Arc<Slots>>,
     /// Decision times.
     pub decision_seconds: Histogram,
     /// Attempts after the first.

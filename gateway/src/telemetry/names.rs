@@ -56,6 +56,12 @@ pub const BUILD_SECONDS: &str = "serin_config_build_seconds";
 pub const LOG_DROPPED: &str = "serin_access_log_dropped_total";
 /// Lines of the process's own log that were lost.
 pub const OWN_LOG_DROPPED: &str = "serin_log_dropped_total";
+/// Spans that the receiver took.
+pub const SPANS_SENT: &str = "serin_spans_sent_total";
+/// Spans that were lost, by reason.
+pub const SPANS_DROPPED: &str = "serin_spans_dropped_total";
+/// Times that metrics were sent, by outcome.
+pub const METRICS_SENT: &str = "serin_metrics_exports_total";
 /// Lines that readers of decisions as they happen were too slow for.
 pub const TAIL_DROPPED: &str = "serin_tail_dropped_total";
 /// Step that a ramp is at.
@@ -116,6 +122,9 @@ pub const CLIENT_CONNECTIONS: &str = "serin_client_connections";
 pub const TASKS: &str = "serin_tasks";
 /// Build information; always 1.
 pub const BUILD_INFO: &str = "serin_build_info";
+
+/// Why spans are lost, as a label: the queue was full, they could not be delivered, the receiver rejected them.
+pub const SPAN_LOSSES: [&str; 3] = ["queue_full", "undelivered", "rejected"];
 
 /// The routing document, as a label.
 pub const ROUTING: &str = "routing";

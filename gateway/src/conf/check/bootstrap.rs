@@ -2,7 +2,7 @@
 
 use super::super::bootstrap::{Bootstrap, Listener, Protocol};
 use super::super::problem::At;
-use super::{Report, limits};
+use super::{Report, limits, telemetry};
 
 /// Checks a bootstrap document.
 pub(in super::super) fn bootstrap(document: &Bootstrap, report: &mut Report<'_>) {
@@ -26,6 +26,7 @@ pub(in super::super) fn bootstrap(document: &Bootstrap, report: &mut Report<'_>)
     if document.routing.file == document.traffic.file {
         report.say(&At::ROOT.key("traffic").key("file"), "is the same file as `routing.file`: expected two documents");
     }
+    telemetry::telemetry(document, report);
 }
 
 /// No two sockets may have the same address; port 0 is a free one each time.

@@ -7,7 +7,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::super::scalar::{HeaderName, Method, Name, Size};
+use super::super::scalar::{HeaderName, Method, Name, Percent, Size};
 use super::limit::RateLimit;
 use super::policy::TimeoutsOverride;
 use super::value::ValueMatch;
@@ -41,6 +41,17 @@ pub struct Route {
     /// The longest body that a request may have; a longer one is answered with 413. Default: any length.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_body: Option<Size>,
+    /// What differs for its traces; only of account if the gateway makes any (`telemetry.traces`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<RouteTrace>,
+}
+
+/// What differs for the traces of a route.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RouteTrace {
+    /// Share of the requests without a parent that is obeyed, in place of `telemetry.traces.sample`.
+    pub sample: Percent,
 }
 
 /// A [`Route`] as it is read. serde would buffer every value of a route to tell the action from the other keys, which
@@ -63,6 +74,7 @@ struct Written {
     #[serde(default)]
     rate_limits: Vec<RateLimit>,
     max_body: Option<Size>,
+    trace: Option<RouteTrace>,
 }
 
 impl<'de> Deserialize<'de> for Route {
@@ -84,6 +96,7 @@ impl<'de> Deserialize<'de> for Route {
             timeouts: written.timeouts,
             rate_limits: written.rate_limits,
             max_body: written.max_body,
+            trace: written.trace,
         })
     }
 }

@@ -50,6 +50,17 @@ pub(super) fn timeouts(conf: &conf::Route, routing: &conf::Routing) -> Option<Ti
     (!conf.timeouts.is_empty()).then(|| service::timeouts(conf.timeouts.over(service.timeouts)))
 }
 
+/// The path of a route as spans have it; none if it is any.
+#[must_use]
+pub(super) fn pattern(conf: &conf::Route) -> Option<Box<str>> {
+    Some(match conf.r#match.path.as_ref()? {
+        conf::PathMatch::Exact(path) | conf::PathMatch::Template(path) | conf::PathMatch::Regex(path) => {
+            path.as_str().into()
+        }
+        conf::PathMatch::Prefix(path) => format!("{}/*", path.trim_end_matches('/')).into(),
+    })
+}
+
 /// A condition on a value.
 ///
 /// # Errors

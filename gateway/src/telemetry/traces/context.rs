@@ -1,0 +1,249 @@
+//! The identity of a trace, and what its headers say: W3C Trace Context (<https://www.w3.org/TR/trace-context-2/>).
+//! Whatever is malformed is as if it were not there.
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use opentelemetry::trace::{SpanId, TraceId};
+
+/// The header that says which trace a request belongs to.
+pub static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+/// What tracing systems along the way have noted.
+pub static TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
+
+/// Length of a `traceparent` of version 00.
+const LENGTH: usize = 55;
+/// The flag of a trace that is sampled (section 3.2.2.5.1).
+pub const SAMPLED: u8 = 0x01;
+/// The flag of a trace whose identity is random (section 3.2.2.5.2).
+pub const RANDOM: u8 = 0x02;
+/// Most members of `tracestate` (section 3.3.1.1).
+const MAX_MEMBERS: usize = 32;
+/// Longest `tracestate` that is passed on, in bytes; a vendor must pass on 512 (section 3.3.1.5).
+const MAX_STATE: usize = 4_096;
+
+/// What a request says of the span that it comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parent {
+    /// The trace.
+    pub trace_id: TraceId,
+    /// The span.
+    pub span_id: SpanId,
+    /// Whether it is sampled; `None` leaves that to us (B3).
+    pub sampled: Option<bool>,
+    /// Whether it is sampled in order to look for a mistake (B3).
+    pub debug: bool,
+    /// Whether the identity of the trace is said to be random.
+    pub random: bool,
+}
+
+/// The parent in `traceparent`. More than one such header is none.
+#[must_use]
+pub fn extract(headers: &HeaderMap) -> Option<Parent> {
+    parse(single(headers, &TRACEPARENT)?)
+}
+
+/// The value of a header that is there once.
+pub(super) fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a [u8]> {
+    let mut values = headers.get_all(name).iter();
+    let value = values.next()?;
+    values.next().is_none().then(|| value.as_bytes())
+}
+
+/// Parses a `traceparent`. Of a later version, what version 00 knows of it is read (section 3.2.4).
+#[must_use]
+pub fn parse(text: &[u8]) -> Option<Parent> {
+    let (head, rest) = text.split_at_checked(LENGTH)?;
+    let dashes = [2, 35, 52].iter().all(|&at| head[at] == b'-');
+    let version = byte(&head[..2])?;
+    let ends = if version == 0 { rest.is_empty() } else { rest.first().is_none_or(|&next| next == b'-') };
+    if !dashes || version == 0xff || !ends {
+        return None;
+    }
+    let flags = byte(&head[53..])?;
+    Some(Parent {
+        trace_id: trace_id(&head[3..35])?,
+        span_id: span_id(&head[36..52])?,
+        sampled: Some(flags & SAMPLED != 0),
+        debug: false,
+        random: flags & RANDOM != 0,
+    })
+}
+
+/// Writes a `traceparent` of version 00.
+#[must_use]
+pub fn traceparent(trace_id: TraceId, span_id: SpanId, flags: u8) -> HeaderValue {
+    let mut text = *b"00-00000000000000000000000000000000-0000000000000000-00";
+    hex(&trace_id.to_bytes(), &mut text[3..35]);
+    hex(&span_id.to_bytes(), &mut text[36..52]);
+    hex(&[flags], &mut text[53..]);
+    visible(&text)
+}
+
+/// Whether every `tracestate` is sound (section 3.3.1): otherwise none of it is passed on.
+#[must_use]
+pub fn is_sound_state(headers: &HeaderMap) -> bool {
+    let (mut length, mut members) = (0, 0);
+    headers.get_all(&TRACESTATE).iter().all(|line| {
+        length += line.len();
+        line.as_bytes().split(|&byte| byte == b',').map(|member| member.trim_ascii()).all(|member| {
+            members += usize::from(!member.is_empty());
+            member.is_empty() || is_member(member)
+        }) && length <= MAX_STATE
+            && members <= MAX_MEMBERS
+    })
+}
+
+/// A member of `tracestate`: `key=value`.
+fn is_member(member: &[u8]) -> bool {
+    let Some(at) = member.iter().position(|&byte| byte == b'=') else { return false };
+    let (key, value) = (&member[..at], &member[at + 1..]);
+    let plain = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-*/@".contains(byte);
+    let begins = key.first().is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+    let fine = |byte: &u8| matches!(byte, 0x20..=0x7e) && !b",=".contains(byte);
+    begins && key.len() <= 256 && key.iter().all(plain) && (1..=256).contains(&value.len()) && value.iter().all(fine)
+}
+
+/// The identity of a trace: 32 digits of lower-case hexadecimal, not all of them 0.
+pub(super) fn trace_id(digits: &[u8]) -> Option<TraceId> {
+    let id = TraceId::from_bytes(unhex(digits)?);
+    (id != TraceId::INVALID).then_some(id)
+}
+
+/// The identity of a span: 16 digits of lower-case hexadecimal, not all of them 0.
+pub(super) fn span_id(digits: &[u8]) -> Option<SpanId> {
+    let id = SpanId::from_bytes(unhex(digits)?);
+    (id != SpanId::INVALID).then_some(id)
+}
+
+fn byte(digits: &[u8]) -> Option<u8> {
+    unhex::<1>(digits).map(|[byte]| byte)
+}
+
+fn unhex<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
+    let digit = |digit: u8| match digit {
+        b'0'..=b'9' => Some(digit - b'0'),
+        b'a'..=b'f' => Some(digit - b'a' + 10),
+        _ => None,
+    };
+    let mut bytes = [0; N];
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+        *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+    }
+    (digits.len() == 2 * N).then_some(bytes)
+}
+
+/// Writes bytes as lower-case hexadecimal.
+pub(super) fn hex(bytes: &[u8], to: &mut [u8]) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    for (pair, byte) in to.chunks_exact_mut(2).zip(bytes) {
+        (pair[0], pair[1]) = (DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]);
+    }
+}
+
+/// A header value of what is visible ASCII.
+pub(super) fn visible(text: &[u8]) -> HeaderValue {
+    HeaderValue::from_bytes(text).unwrap_or_else(|_| HeaderValue::from_static(""))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const GOOD: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+    #[test]
+    fn what_is_a_traceparent_and_what_is_none() {
+        let cases = [
+            (GOOD.to_owned(), Some(Some(true))),
+            (GOOD.replace("-01", "-00"), Some(Some(false))),
+            (GOOD.replace("-01", "-fe"), Some(Some(false))),
+            (GOOD.replace("-01", "-03"), Some(Some(true))),
+            (GOOD.replacen("00-", "cc-", 1), Some(Some(true))),
+            (GOOD.replacen("00-", "cc-", 1) + "-what-comes", Some(Some(true))),
+            (GOOD.replacen("00-", "cc-", 1) + ".what", None),
+            (GOOD.to_owned() + "-more", None),
+            (GOOD.to_owned() + "-", None),
+            (GOOD.to_owned() + " ", None),
+            (GOOD.replacen("00-", "ff-", 1), None),
+            (GOOD.replacen("00-", "0-", 1), None),
+            (GOOD.to_uppercase(), None),
+            (GOOD.replace("0af7651916cd43dd8448eb211c80319c", &"0".repeat(32)), None),
+            (GOOD.replace("b7ad6b7169203331", &"0".repeat(16)), None),
+            (GOOD.replace("b7ad6b7169203331", "b7ad6b716920333g"), None),
+            (GOOD.replace("-b7", "_b7"), None),
+            (GOOD[..54].to_owned(), None),
+            (GOOD.replace("-01", "-0"), None),
+            ("\u{e4}".repeat(40), None),
+            (String::new(), None),
+        ];
+        for (text, sampled) in cases {
+            assert_eq!(parse(text.as_bytes()).map(|parent| parent.sampled), sampled, "{text}");
+        }
+    }
+
+    #[test]
+    fn two_traceparents_are_none() {
+        let mut headers = HeaderMap::new();
+        headers.append(&TRACEPARENT, HeaderValue::from_static(GOOD));
+        assert!(extract(&headers).is_some());
+        headers.append(&TRACEPARENT, HeaderValue::from_static(GOOD));
+        assert_eq!(extract(&headers), None);
+    }
+
+    #[test]
+    fn what_is_a_sound_tracestate() {
+        let long = "v".repeat(257);
+        let many = (0..33).map(|key| format!("k{key}=v")).collect::<Vec<_>>().join(",");
+        let cases = [
+            ("", true),
+            ("rojo=00f067aa0ba902b7,congo=t61rcWkgMzE", true),
+            ("a@b=1 , c=2,,", true),
+            ("1a-_*/=~", true),
+            ("a", false),
+            ("a=", false),
+            ("=a", false),
+            ("A=a", false),
+            ("a=b=c", false),
+            ("_a=b", false),
+            (&format!("a={long}"), false),
+            (&format!("a={}", &long[1..]), true),
+            (&format!("{long}=a"), false),
+            (&many, false),
+            (many.rsplit_once(',').unwrap().0, true),
+        ];
+        for (text, sound) in cases {
+            let mut headers = HeaderMap::new();
+            headers.append(&TRACESTATE, HeaderValue::from_str(text).unwrap());
+            assert_eq!(is_sound_state(&headers), sound, "{text}");
+        }
+        assert!(is_sound_state(&HeaderMap::new()));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn what_is_written_is_read_again(trace: [u8; 16], span: [u8; 8], flags: u8) {
+            let (trace, span) = (TraceId::from_bytes(trace), SpanId::from_bytes(span));
+            let read = parse(traceparent(trace, span, flags).as_bytes());
+            if trace == TraceId::INVALID || span == SpanId::INVALID {
+                prop_assert_eq!(read, None);
+            } else {
+                let sampled = Some(flags & SAMPLED != 0);
+                let random = flags & RANDOM != 0;
+                prop_assert_eq!(read, Some(Parent { trace_id: trace, span_id: span, sampled, debug: false, random }));
+            }
+        }
+
+        #[test]
+        fn nothing_makes_it_panic(text in prop::collection::vec(any::<u8>(), 0..80), at in 0..55_usize, byte: u8) {
+            let _ = parse(&text);
+            let mut near = GOOD.as_bytes().to_vec();
+            near[at] = byte;
+            if let Some(parent) = parse(&near) {
+                prop_assert!(parent.trace_id != TraceId::INVALID && parent.span_id != SpanId::INVALID);
+            }
+        }
+    }
+}

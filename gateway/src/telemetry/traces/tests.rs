@@ -1,0 +1,139 @@
+use http::HeaderValue;
+
+use super::*;
+
+const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+const SPAN: &str = "b7ad6b7169203331";
+
+fn policy(trust: TrustParent, formats: &[Propagation]) -> Policy {
+    Policy {
+        sample: Share::from(conf::Percent::from_hundredths(100).unwrap()),
+        trust,
+        formats: formats.to_vec(),
+        on_error: false,
+        slow_over: None,
+        debug_header: Some(HeaderName::from_static("x-debug")),
+    }
+}
+
+fn headers(lines: &[(&'static str, &str)]) -> HeaderMap {
+    lines.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap())).collect()
+}
+
+/// A draw that a share of 1 % does not take, and one that it does.
+const MISS: [u64; 4] = [1, 2, 3, u64::MAX / 50];
+const HIT: [u64; 4] = [1, 2, 3, u64::MAX / 200];
+
+fn at(trusted_proxy: bool, random: [u64; 4]) -> Circumstances {
+    Circumstances { trusted_proxy, debug: false, sample: None, random }
+}
+
+fn parent(flags: &str) -> String {
+    format!("00-{TRACE}-{SPAN}-{flags}")
+}
+
+#[test]
+fn shares_are_exact() {
+    let share = |hundredths| Share::from(conf::Percent::from_hundredths(hundredths).unwrap());
+    assert!(!share(0).takes(0) && share(10_000).takes(u64::MAX) && share(1).takes(0));
+    assert!(share(5_000).takes((1 << 63) - 1) && !share(5_000).takes(1 << 63));
+}
+
+/// Who said what, who is trusted, what was drawn; what comes of it, and whether the header passes as it is.
+#[test]
+fn who_decides_whether_a_request_is_sampled() {
+    use TrustParent::{Any, Never, TrustedProxies};
+    let (yes, no) = (parent("01"), parent("00"));
+    let cases = [
+        (Never, true, Some(&yes), MISS, false, false),
+        (Never, true, Some(&yes), HIT, true, false),
+        (Never, true, Some(&no), MISS, false, true),
+        (Never, true, Some(&no), HIT, true, false),
+        (TrustedProxies, false, Some(&yes), MISS, false, false),
+        (TrustedProxies, false, Some(&no), MISS, false, true),
+        (TrustedProxies, true, Some(&yes), MISS, true, false),
+        (TrustedProxies, true, Some(&no), HIT, false, true),
+        (Any, false, Some(&yes), MISS, true, false),
+        (Any, false, Some(&no), HIT, false, true),
+        (Any, false, None, HIT, true, false),
+        (Any, false, None, MISS, false, false),
+    ];
+    for (trust, proxy, said, random, sampled, untouched) in cases {
+        let policy = policy(trust, &[Propagation::Tracecontext]);
+        let mut headers: HeaderMap = said.map(|said| headers(&[("traceparent", said)])).unwrap_or_default();
+        let trace = policy.begin(&headers, at(proxy, random));
+        let case = format!("{trust:?} {proxy} {said:?} {random:?}");
+        assert_eq!((trace.sampled, trace.untouched), (sampled, untouched), "{case}");
+        assert_eq!(trace.parent.is_some(), said.is_some(), "{case}");
+        policy.inject(&mut headers, &trace, None);
+        let sent = context::extract(&headers).unwrap();
+        assert_eq!((sent.trace_id, sent.sampled), (trace.trace_id, Some(sampled)), "{case}");
+        assert_eq!(sent.span_id == SpanId::from_hex(SPAN).unwrap(), untouched, "{case}");
+        assert_eq!(said.is_some_and(|said| headers["traceparent"] == **said), untouched, "{case}");
+    }
+}
+
+#[test]
+fn the_first_sound_format_counts_and_all_are_written() {
+    use Propagation::{B3, B3multi, Tracecontext};
+    let policy = policy(TrustParent::Any, &[Tracecontext, B3, B3multi]);
+    let other = "1".repeat(32);
+    let mut all = headers(&[("traceparent", "00-bad"), ("tracestate", "a=1"), ("b3", &format!("{other}-{SPAN}-1"))]);
+    let trace = policy.begin(&all, at(false, MISS));
+    assert_eq!((trace.trace_id, trace.sampled), (TraceId::from_hex(&other).unwrap(), true));
+    policy.inject(&mut all, &trace, None);
+    let span = format!("{}", trace.span_id);
+    assert_eq!(all["traceparent"], format!("00-{other}-{span}-01"));
+    assert_eq!(all["b3"], format!("{other}-{span}-1"));
+    assert_eq!((&all["x-b3-traceid"], &all["x-b3-spanid"]), (&other.parse().unwrap(), &span.parse().unwrap()));
+    assert_eq!(all["x-b3-sampled"], "1");
+    assert!(!all.contains_key("tracestate"), "it belongs to no trace that is known");
+}
+
+#[test]
+fn a_mere_decision_counts_if_it_is_trusted() {
+    for (said, trusted, sampled) in [("0", true, false), ("1", true, true), ("1", false, false), ("0", false, true)] {
+        let trust = if trusted { TrustParent::Any } else { TrustParent::Never };
+        let random = if sampled && !trusted { HIT } else { MISS };
+        let trace = policy(trust, &[Propagation::B3]).begin(&headers(&[("b3", said)]), at(false, random));
+        assert_eq!((trace.sampled, trace.parent), (sampled, None), "{said} {trusted}");
+    }
+}
+
+#[test]
+fn state_goes_with_its_trace() {
+    let policy = policy(TrustParent::Any, &[Propagation::Tracecontext]);
+    for (parent, state, kept) in [(&*parent("01"), "a=1", true), (&parent("01"), "A=1", false), ("bad", "a=1", false)] {
+        let mut headers = headers(&[("traceparent", parent), ("tracestate", state)]);
+        let trace = policy.begin(&headers, at(false, HIT));
+        policy.inject(&mut headers, &trace, None);
+        assert_eq!(headers.contains_key("tracestate"), kept, "{parent} {state}");
+    }
+}
+
+#[test]
+fn a_debug_header_forces_and_is_not_passed_on() {
+    let policy = policy(TrustParent::Never, &[Propagation::Tracecontext]);
+    let mut headers = headers(&[("x-debug", "signed")]);
+    let trace = policy.begin(&headers, Circumstances { debug: true, ..at(false, MISS) });
+    assert!(trace.sampled && trace.recorded);
+    policy.inject(&mut headers, &trace, None);
+    assert!(!headers.contains_key("x-debug"));
+}
+
+#[test]
+fn a_route_has_its_own_share() {
+    let policy = policy(TrustParent::Never, &[Propagation::Tracecontext]);
+    let share = |hundredths| Some(Share::from(conf::Percent::from_hundredths(hundredths).unwrap()));
+    for (own, sampled) in [(None, false), (share(10_000), true), (share(0), false)] {
+        let trace = policy.begin(&HeaderMap::new(), Circumstances { sample: own, ..at(false, MISS) });
+        assert_eq!((trace.sampled, trace.recorded), (sampled, sampled));
+    }
+}
+
+#[test]
+fn what_may_yet_be_sent_is_recorded() {
+    let policy = Policy { on_error: true, ..policy(TrustParent::Never, &[Propagation::Tracecontext]) };
+    let trace = policy.begin(&HeaderMap::new(), at(false, MISS));
+    assert_eq!((trace.sampled, trace.recorded), (false, true));
+}
