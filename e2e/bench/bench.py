@@ -19,7 +19,7 @@ import rounds
 import scenarios
 from procs import runnable
 
-PARTS = ["plain", "logs", "slow-upstream", "idle", "reload"]
+PARTS = ["plain", "logs", "traces", "slow-upstream", "idle", "reload"]
 STARTED = time.monotonic()
 
 
@@ -89,6 +89,16 @@ def run_logs(args, report):
     report.add("logs", results, rounds.table(results, "Access logs on (JSON, to tmpfs; bare has none)", versions))
 
 
+def run_traces(args, report):
+    if "serin" not in args.peers:
+        return
+    results = rounds.compare(["serin", *peers.TRACED], args.rounds, args.seconds, False, say)
+    versions = {name: peers.version(name) for name in results}
+    report.add("traces", results, rounds.table(results, "Spans to a local receiver, of 1 % and of all requests", versions))
+    for name, limit in (("traced-1", 1.01), ("traced-100", 1.15)):
+        report.bar(f"CPU per request, {name} / serin", results[name]["ratio"]["serin"], limit, "x")
+
+
 def run_slow(args, report):
     if "serin" not in args.peers:
         return
@@ -131,11 +141,11 @@ def prepare(args):
     if hard < 2 * scenarios.IDLE_CONNECTIONS + 1000:
         raise RuntimeError(f"needs {2 * scenarios.IDLE_CONNECTIONS + 1000} file descriptors; the hard limit is {hard}")
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    if {"serin", "guarded"} & set(args.peers) and not os.access(peers.SERIN, os.X_OK):
+    if peers.SERINS & set(args.peers) and not os.access(peers.SERIN, os.X_OK):
         if not args.no_gate:
             raise RuntimeError(f"{peers.SERIN} is not there: cargo build --profile dist -p serin, or set SERIN_BIN")
         say(f"{peers.SERIN} is not there: measuring without Serin")
-        args.peers = [name for name in args.peers if name not in ("serin", "guarded")]
+        args.peers = [name for name in args.peers if name not in peers.SERINS]
     busy = max(runnable() for _ in range(50) if time.sleep(0.02) is None)
     note = f"\n**{busy} other tasks were running: take the figures with care, the ratios less so.**\n" if busy else ""
     if busy:
@@ -149,7 +159,7 @@ def main():
     args = arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     report = Report(prepare(args))
-    runs = {"plain": run_plain, "logs": run_logs, "slow-upstream": run_slow, "idle": run_idle, "reload": run_reload}
+    runs = {"plain": run_plain, "logs": run_logs, "traces": run_traces, "slow-upstream": run_slow, "idle": run_idle, "reload": run_reload}
     failed = []
     for part in args.only:
         say(f"== {part}")

@@ -21,6 +21,12 @@ ORIGINS = {"V1A": 19001, "V1B": 19002, "V2": 19003}
 PORTS = {"bare": 18001, "serin": 18002, "nginx": 18003, "haproxy": 18004, "envoy": 18005, "traefik": 18006, "guarded": 18007}
 ADMIN = {"serin": 18102, "traefik": 18106, "guarded": 18107}
 NAMES = list(PORTS)
+# Serin that sends spans of such a share of the requests to a receiver; in the part `traces` alone.
+TRACED = {"traced-1": "1%", "traced-100": "100%"}
+PORTS |= {"traced-1": 18008, "traced-100": 18009}
+ADMIN |= {"traced-1": 18108, "traced-100": 18109}
+SINK = 18201
+SERINS = {"serin", "guarded", *TRACED}
 
 # How each one writes a JSON line per request to @LOG_FILE@, and how it does not.
 LOGGING = {
@@ -40,6 +46,11 @@ def start_origins(group, workdir):
     return group.start("origin", argv, LOAD_CORE, ORIGINS["V2"], workdir)
 
 
+def start_sink(group, workdir):
+    """A receiver of spans that looks at none of them."""
+    return group.start("sink", [os.path.join(BIN, "sink"), f"127.0.0.1:{SINK}"], LOAD_CORE, SINK, workdir)
+
+
 def start(group, name, workdir, logs=False, **override):
     """Starts a proxy with the rules in peers/, changed by `override`; its access log, if any, is in `log_file`."""
     guards = read("guards.yaml") if name == "guarded" else ""
@@ -48,9 +59,12 @@ def start(group, name, workdir, logs=False, **override):
     if name in LOGGING:
         key, on, off = LOGGING[name]
         values[key] = on.replace("@LOG_FILE@", log_file) if logs else off
+    if name in TRACED:
+        otlp = f"{{ endpoint: 'http://127.0.0.1:{SINK}', protocol: http }}"
+        values["LOG"] = f"telemetry: {{ traces: {{ otlp: {otlp}, sample: {TRACED[name]} }} }}"
     workdir = values["DIR"] = os.path.join(workdir, name)
     os.mkdir(workdir)
-    family = "serin" if name == "guarded" else name
+    family = "serin" if name in SERINS else name
     for template in os.listdir(os.path.join(HERE, "peers")):
         if template.split(".")[0].split("-")[0] == family:
             render(template, values, workdir)
@@ -90,7 +104,7 @@ def command(name, workdir):
         case "bare":
             return [os.path.join(BIN, "bare"), f"127.0.0.1:{PORTS['bare']}",
                     *(f"127.0.0.1:{port}" for port in ORIGINS.values())]
-        case "serin" | "guarded":
+        case _ if name in SERINS:
             return [SERIN, "run", "--config", conf("serin.yaml")]
         case "nginx":
             return [find("nginx"), "-p", workdir, "-c", conf("nginx.conf"), "-e", "stderr"]
@@ -112,7 +126,7 @@ def find(binary):
 
 def version(name):
     """One line that says which build was measured."""
-    argv = {"nginx": [find("nginx"), "-v"], "haproxy": [find("haproxy"), "-v"], "serin": [SERIN, "--version"], "guarded": [SERIN, "--version"],
+    argv = {"nginx": [find("nginx"), "-v"], "haproxy": [find("haproxy"), "-v"], **{name: [SERIN, "--version"] for name in SERINS},
             "envoy": [os.path.join(VENV, "envoy"), "--version"], "traefik": [os.path.join(VENV, "traefik"), "version"]}
     if name not in argv:
         return "pingora 0.9.1"

@@ -15,6 +15,8 @@ def compare(names, rounds, seconds, logs, say):
     """Name -> {medians of COLUMNS, `missing`, `ratio` by other name, `logged` lines per request}."""
     with workdir() as directory, Group() as group:
         peers.start_origins(group, directory)
+        if set(names) & set(peers.TRACED):
+            peers.start_sink(group, directory)
         running, missing = {}, {}
         for name in names:
             say(f"start and probe {name}")
