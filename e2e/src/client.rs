@@ -228,6 +228,32 @@ impl Conn {
         Self { sender: h1(tcp(address).await).await.unwrap(), scheme: None, peer_cert: None }
     }
 
+    /// Clear-text HTTP/1.1, if it is accepted.
+    ///
+    /// # Errors
+    /// If the connection is refused.
+    pub async fn try_http1(address: SocketAddr) -> io::Result<Self> {
+        let sender = h1(try_tcp(address).await?).await.map_err(io::Error::other)?;
+        Ok(Self { sender, scheme: None, peer_cert: None })
+    }
+
+    /// Clear-text HTTP/2 with prior knowledge, if it is accepted.
+    ///
+    /// # Errors
+    /// If the connection is refused.
+    pub async fn try_h2c(address: SocketAddr) -> io::Result<Self> {
+        let sender = h2(try_tcp(address).await?).await.map_err(io::Error::other)?;
+        Ok(Self { sender, scheme: Some("http"), peer_cert: None })
+    }
+
+    /// Whether another request can be sent on it.
+    pub async fn is_open(&mut self) -> bool {
+        match &mut self.sender {
+            Sender::H1(sender) => sender.ready().await.is_ok(),
+            Sender::H2(sender) => sender.ready().await.is_ok(),
+        }
+    }
+
     /// Clear-text HTTP/2 with prior knowledge.
     pub async fn h2c(address: SocketAddr) -> Self {
         Self { sender: h2(tcp(address).await).await.unwrap(), scheme: Some("http"), peer_cert: None }
@@ -239,7 +265,7 @@ impl Conn {
     /// If the handshake fails, for example on a certificate for another name.
     pub async fn tls(address: SocketAddr, sni: &str, config: Arc<ClientConfig>) -> io::Result<Self> {
         let name = ServerName::try_from(sni.to_owned()).unwrap();
-        let stream = TlsConnector::from(config).connect(name, tcp(address).await).await?;
+        let stream = TlsConnector::from(config).connect(name, try_tcp(address).await?).await?;
         let session = stream.get_ref().1;
         let is_h2 = session.alpn_protocol() == Some(b"h2");
         let peer_cert = session.peer_certificates().map(|chain| chain[0].to_vec());
@@ -280,9 +306,13 @@ pub async fn all_at_once<T, F: Future<Output = Reply>>(
 }
 
 async fn tcp(address: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect(address).await.unwrap_or_else(|error| panic!("{address}: {error}"));
-    stream.set_nodelay(true).unwrap();
-    stream
+    try_tcp(address).await.unwrap_or_else(|error| panic!("{address}: {error}"))
+}
+
+async fn try_tcp(address: SocketAddr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
 }
 
 async fn h1<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S) -> hyper::Result<Sender> {

@@ -97,7 +97,7 @@ impl Gateway {
         for (name, document) in [("serin", &bootstrap), ("routing", &conf.routing), ("traffic", &conf.traffic)] {
             write_atomically(&dir.path().join(format!("{name}.yaml")), &pretty(document));
         }
-        let child = Mutex::new(spawn(&binary, dir.path(), &conf));
+        let child = Mutex::new(spawn(&binary, dir.path(), &conf, &[]));
         Self { conf, binary, dir, listeners, admin, child, ready_early: AtomicBool::new(false) }
     }
 
@@ -107,9 +107,31 @@ impl Gateway {
             let mut child = self.child.lock().unwrap();
             child.kill().unwrap();
             child.wait().unwrap();
-            *child = spawn(&self.binary, self.dir.path(), &self.conf);
+            *child = spawn(&self.binary, self.dir.path(), &self.conf, &[]);
         }
         self.ready().await.unwrap_or_else(|output| panic!("the gateway did not start again:\n{output}"));
+    }
+
+    /// Sends it a signal such as `TERM`.
+    ///
+    /// # Panics
+    /// If there is no such signal or process.
+    pub fn signal(&self, name: &str) {
+        signal(self.pid(), name);
+    }
+
+    /// Starts another process with `serin run --upgrade`, and answers the one that was there, which drains. From now on
+    /// this handle is of the new one.
+    #[must_use]
+    pub fn upgrade(&self) -> Process {
+        let successor = spawn(&self.binary, self.dir.path(), &self.conf, &["--upgrade"]);
+        Process(std::mem::replace(&mut *self.child.lock().unwrap(), successor))
+    }
+
+    /// Waits until the process has ended by itself, and answers its exit code.
+    pub async fn ended(&self) -> Option<i32> {
+        let end = || async { self.child.lock().unwrap().try_wait().unwrap() };
+        wait::until("the gateway to end", end).await.code()
     }
 
     async fn ready(&self) -> Result<(), String> {
@@ -232,6 +254,42 @@ impl Drop for Gateway {
     }
 }
 
+/// A process that a gateway's handle left behind; it dies with its own.
+pub struct Process(Child);
+
+impl Process {
+    /// Process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Waits until it has ended by itself, and answers its exit code.
+    ///
+    /// # Panics
+    /// If it does not end.
+    pub async fn ended(&mut self) -> Option<i32> {
+        let child = Mutex::new(&mut self.0);
+        wait::until("the process to end", || async { child.lock().unwrap().try_wait().unwrap() }).await.code()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Sends a signal such as `TERM` to a process.
+///
+/// # Panics
+/// If there is no such signal or process.
+pub fn signal(pid: u32, name: &str) {
+    let sent = Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status().unwrap();
+    assert!(sent.success(), "kill -{name} {pid}");
+}
+
 /// Whether the admin API at `admin` says that its gateway is ready.
 pub async fn is_ready(admin: SocketAddr) -> bool {
     if tokio::net::TcpStream::connect(admin).await.is_err() {
@@ -241,11 +299,12 @@ pub async fn is_ready(admin: SocketAddr) -> bool {
     call.try_on(&mut Conn::http1(admin).await).await.is_ok_and(|reply| reply.status == 200)
 }
 
-fn spawn(binary: &Path, dir: &Path, conf: &Conf) -> Child {
+fn spawn(binary: &Path, dir: &Path, conf: &Conf, more: &[&str]) -> Child {
     let output = File::options().create(true).append(true).open(dir.join("output.log")).unwrap();
     Command::new(binary)
         .args(["run", "--config"])
         .arg(dir.join("serin.yaml"))
+        .args(more)
         .current_dir(dir)
         .envs(conf.env.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())

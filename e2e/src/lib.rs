@@ -17,6 +17,7 @@ pub mod conf;
 pub mod frames;
 pub mod gateway;
 pub mod ledger;
+pub mod load;
 pub mod origin;
 pub mod otlp;
 pub mod peers;

@@ -19,7 +19,7 @@ use tokio::sync::{Semaphore, broadcast, watch};
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
-use crate::tls::Identity;
+use crate::tls::{Authority, Identity};
 
 /// Size of the pieces of a generated body, in bytes.
 pub const PIECE: usize = 64 * 1024;
@@ -107,6 +107,11 @@ impl Origin {
     /// Starts a TLS origin that offers the protocols `alpn`.
     pub async fn start_tls(name: &str, identity: &Identity, alpn: &[&str]) -> Self {
         Self::listen(name, "127.0.0.1:0", Some(TlsAcceptor::from(identity.server(alpn)))).await
+    }
+
+    /// The same, which lets in nobody without a certificate of `clients`.
+    pub async fn start_mtls(name: &str, identity: &Identity, clients: &Authority, alpn: &[&str]) -> Self {
+        Self::listen(name, "127.0.0.1:0", Some(TlsAcceptor::from(identity.server_for(Some(clients), alpn)))).await
     }
 
     async fn listen(name: &str, at: &str, tls: Option<TlsAcceptor>) -> Self {

@@ -157,7 +157,9 @@ impl Session {
             }
             if let Some(job) = command.line.strip_prefix("kill %") {
                 let job = job.parse::<usize>().map_err(|error| error.to_string())?;
-                self.jobs.get_mut(job - 1).ok_or("no such job")?.0.kill().map_err(|error| error.to_string())?;
+                let killed = &mut self.jobs.get_mut(job - 1).ok_or("no such job")?.0;
+                // Its addresses are free when it is gone, not when it is told to go.
+                killed.kill().and_then(|()| killed.wait()).map_err(|error| error.to_string())?;
                 continue;
             }
             let last = at + 1 == commands.len();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion};
 
 /// A certificate authority of one test.
@@ -87,13 +88,24 @@ impl Identity {
     /// A server with this certificate that offers the protocols `alpn`.
     #[must_use]
     pub fn server(&self, alpn: &[&str]) -> Arc<ServerConfig> {
+        self.server_for(None, alpn)
+    }
+
+    /// The same, which lets in nobody without a certificate of `clients`.
+    #[must_use]
+    pub fn server_for(&self, clients: Option<&Authority>, alpn: &[&str]) -> Arc<ServerConfig> {
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(self.key.clone()));
-        let mut config = ServerConfig::builder_with_provider(provider())
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(vec![self.cert.clone()], key)
-            .unwrap();
+        let builder = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().unwrap();
+        let verifier = clients.map(|authority| {
+            let mut roots = RootCertStore::empty();
+            roots.add(authority.0.der().clone()).unwrap();
+            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider()).build().unwrap()
+        });
+        let builder = match verifier {
+            Some(verifier) => builder.with_client_cert_verifier(verifier),
+            None => builder.with_no_client_auth(),
+        };
+        let mut config = builder.with_single_cert(vec![self.cert.clone()], key).unwrap();
         config.alpn_protocols = protocols(alpn);
         Arc::new(config)
     }

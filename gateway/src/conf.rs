@@ -5,6 +5,7 @@
 
 mod bootstrap;
 mod check;
+mod drain;
 mod limits;
 mod load;
 mod overload;
@@ -30,6 +31,7 @@ use serde_json::Value;
 use serin_core::plugin::{self, Catalogue};
 
 pub use self::bootstrap::*;
+pub use self::drain::{Drain, Steps};
 pub use self::limits::{H2Limits, Limits};
 pub use self::load::{Checked, Documents, check, load, routing_of};
 pub use self::overload::Overload;

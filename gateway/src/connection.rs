@@ -32,6 +32,7 @@ use self::http2::Http2;
 use self::inbound::Inbound;
 use self::limits::{Limit, Limits, Refusals};
 use self::permits::{Permit, Permits};
+use crate::drain::Drain;
 use crate::overload::Overload;
 use crate::pool::keeper::Dialer;
 use crate::proxy::Edge;
@@ -54,6 +55,8 @@ pub struct Connections {
     /// Counts the connections of all listeners.
     permits: Arc<Permits>,
     refusals: Arc<Refusals>,
+    /// Which steps of a drain were taken.
+    drain: Arc<Drain>,
 }
 
 /// Where connections come in.
@@ -87,8 +90,9 @@ impl Connections {
         connector: Arc<TransportConnector>,
         permits: Arc<Permits>,
         refusals: Arc<Refusals>,
+        drain: Arc<Drain>,
     ) -> Self {
-        Self { proxy: Arc::new(proxy), overload, upkeep, connector, doors: Vec::new(), permits, refusals }
+        Self { proxy: Arc::new(proxy), overload, upkeep, connector, doors: Vec::new(), permits, refusals, drain }
     }
 
     /// Adds a listener. `permits` count its connections alone.
@@ -112,6 +116,7 @@ impl Connections {
     }
 
     async fn serve(self: Arc<Self>, mut inbound: Box<Inbound>, door: Arc<Door>, shutdown: ShutdownWatch) {
+        let _open = self.drain.connection();
         let (proxy, limits) = (&self.proxy, &door.limits);
         if matches!(inbound.stream().selected_alpn_proto(), Some(ALPN::H2)) {
             return door.http2.serve(inbound, limits, &shutdown).await;
@@ -119,7 +124,7 @@ impl Connections {
         let tls = inbound.stream().get_ssl_digest().is_some();
         let mut settings: Option<HttpPersistentSettings> = None;
         let mut h2c = door.h2c && !tls;
-        let mut watch = Watch::new(limits.idle, shutdown.clone());
+        let mut watch = Watch::new(limits.idle, self.drain.closing_idle());
         loop {
             // A TLS stream cannot be looked into; pingora waits for its requests itself.
             if !tls {
@@ -182,7 +187,9 @@ impl ServerApp for Connections {
         None
     }
 
+    /// Called when the listeners are closed. What pingora does then drops the connections that wait for a request.
     async fn cleanup(&self) {
+        stopping(self.drain.closing_idle()).await;
         self.proxy.http_cleanup().await;
     }
 }
@@ -216,7 +223,7 @@ async fn begin(stream: &mut Stream, h2c: bool, head_timeout: Duration, watch: &m
     }
 }
 
-/// Is ready when the connection was idle for too long, or when the gateway stops. One timer serves all requests of a
+/// Is ready when the connection was idle for too long, or when a draining gateway closes those that are idle. One timer serves all requests of a
 /// connection: it is not set anew for each, but asked when it goes off how long the connection was idle.
 struct Watch {
     idle: Duration,
@@ -226,12 +233,12 @@ struct Watch {
 }
 
 impl Watch {
-    fn new(idle: Duration, shutdown: ShutdownWatch) -> Self {
+    fn new(idle: Duration, drained: ShutdownWatch) -> Self {
         Self {
             idle,
             idle_since: Instant::now(),
             timer: Box::pin(tokio::time::sleep(idle)),
-            stopping: Box::pin(stopping(shutdown)),
+            stopping: Box::pin(stopping(drained)),
         }
     }
 }
@@ -251,10 +258,10 @@ impl Future for Watch {
     }
 }
 
-/// Returns when the gateway stops.
-async fn stopping(mut shutdown: ShutdownWatch) {
-    while !*shutdown.borrow_and_update() {
-        if shutdown.changed().await.is_err() {
+/// Returns when the gateway takes a step towards its end.
+async fn stopping(mut step: ShutdownWatch) {
+    while !*step.borrow_and_update() {
+        if step.changed().await.is_err() {
             return;
         }
     }

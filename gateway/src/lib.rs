@@ -7,6 +7,7 @@ pub mod cli;
 pub mod conf;
 pub mod connection;
 pub mod control;
+pub mod drain;
 pub mod explain;
 pub mod jwt;
 pub mod limits;

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -191,13 +192,16 @@ fn names(der: &CertificateDer<'_>) -> Result<Vec<String>, String> {
         .collect())
 }
 
-/// A listener as pingora takes it.
+/// A listener as pingora takes it, at the address that it really has.
 ///
 /// # Errors
 /// If pingora refuses the TLS settings.
-pub fn endpoint(listener: &conf::Listener, certificates: Option<Arc<Certificates>>) -> pingora::Result<ListenerConfig> {
-    let endpoint =
-        ListenerConfig::tcp(listener.address.to_string()).l4_buffer(L4BufferSettings::new(READ_BUFFER, WRITE_BUFFER));
+pub fn endpoint(
+    listener: &conf::Listener,
+    address: SocketAddr,
+    certificates: Option<Arc<Certificates>>,
+) -> pingora::Result<ListenerConfig> {
+    let endpoint = ListenerConfig::tcp(address.to_string()).l4_buffer(L4BufferSettings::new(READ_BUFFER, WRITE_BUFFER));
     let Some(certificates) = certificates else { return Ok(endpoint) };
     // The paths are of no account: the resolver has the certificates.
     let mut settings = TlsSettings::intermediate("", "")?;

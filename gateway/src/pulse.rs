@@ -10,6 +10,7 @@ use tokio::time::MissedTickBehavior;
 
 use crate::control::Control;
 use crate::control::ramp::driver;
+use crate::drain::{Drain, Office};
 
 /// How often it ticks.
 const TICK: Duration = Duration::from_millis(250);
@@ -17,7 +18,12 @@ const TICK: Duration = Duration::from_millis(250);
 const SECOND: u32 = 4;
 
 /// Runs it.
-pub struct Pulse(pub Arc<Control>);
+pub struct Pulse {
+    /// What it looks after.
+    pub control: Arc<Control>,
+    /// Whether ramps are this process's to look after.
+    pub drain: Arc<Drain>,
+}
 
 #[async_trait]
 impl BackgroundService for Pulse {
@@ -31,9 +37,9 @@ impl BackgroundService for Pulse {
                 _ = ticks.tick() => {
                     count = (count + 1) % SECOND;
                     if count == 0 {
-                        self.0.metrics().live.tick();
+                        self.control.metrics().live.tick();
                     }
-                    if driver::any(&self.0.live.load()) {
+                    if self.drain.is(Office::Held) && driver::any(&self.control.live.load()) {
                         self.look_after_ramps().await;
                     }
                 }
@@ -46,7 +52,7 @@ impl BackgroundService for Pulse {
 impl Pulse {
     /// A flip is written to disk, which may take its time.
     async fn look_after_ramps(&self) {
-        let control = Arc::clone(&self.0);
+        let control = Arc::clone(&self.control);
         let look = move || driver::tick(&control, Instant::now(), SystemTime::now());
         if let Err(error) = tokio::task::spawn_blocking(look).await {
             tracing::error!(%error, "a look at the ramps failed");

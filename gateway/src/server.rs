@@ -1,29 +1,39 @@
 //! Wires the parts and runs them: control path, proxy, admin API, file watch, shutdown.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+mod sockets;
+mod stop;
+mod stoppable;
+mod upgrade;
+
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use async_trait::async_trait;
 use pingora::apps::HttpServerOptions;
 use pingora::connectors::{ConnectorOptions, TransportConnector};
 use pingora::proxy::http_proxy;
 use pingora::server::configuration::ServerConf;
-use pingora::server::{RunArgs, Server, ShutdownSignal, ShutdownSignalWatch, ShutdownWatch};
+use pingora::server::{RunArgs, Server, ShutdownWatch};
 use pingora::services::background::{BackgroundService, GenBackgroundService};
 use pingora::services::listening::Service;
+use sd_notify::NotifyState;
 use serin_core::plugin::Catalogue;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
 
+use self::sockets::{Socket, Sockets};
+use self::stop::Stop;
+use self::stoppable::Stoppable;
+use self::upgrade::Predecessor;
 use crate::admin;
 use crate::conf::{Bootstrap, LogTarget, Problems};
 use crate::connection::Connections;
 use crate::connection::limits::ListenerLimits;
 use crate::connection::permits::Permits;
 use crate::control::Control;
-use crate::control::watch::watch;
+use crate::control::watch as documents;
+use crate::drain::{Drain, Office};
 use crate::listen::{self, Accepts, Certificates, Reload};
 use crate::overload::Overload;
 use crate::proxy::Edge;
@@ -32,7 +42,6 @@ use crate::telemetry::access_log::{AccessLog, Sink};
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::names::CERTIFICATES;
 use crate::telemetry::otlp::receiver::environment;
-use crate::telemetry::otlp::spans::Flush;
 use crate::telemetry::setup::Exports;
 use crate::telemetry::traces::Tracer;
 use crate::upkeep::UpkeepService;
@@ -43,13 +52,6 @@ const UPSTREAM_POOL: usize = 4_096;
 const CONNECTIONS: u32 = 50_000;
 /// Attempts that pingora would make at most; the retry policy of a service allows fewer.
 const MAX_ATTEMPTS: usize = 16;
-/// How often, and how many times at most, a listener is tried until it accepts.
-const LISTEN_POLL: Duration = Duration::from_millis(2);
-const LISTEN_POLLS: usize = 2_500;
-/// How often a draining gateway looks whether the last request has finished.
-const DRAIN_POLL: Duration = Duration::from_millis(20);
-/// How long the last spans may take.
-const FLUSH: Duration = Duration::from_secs(1);
 
 /// Why the gateway does not start.
 #[derive(Debug, thiserror::Error)]
@@ -75,24 +77,31 @@ pub enum StartError {
     System(&'static str, String),
 }
 
+/// Whether a gateway takes over from one that runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// It is the first one: it opens its sockets itself.
+    Fresh,
+    /// It takes the sockets of the gateway that has the same state directory, which then drains.
+    Upgrade,
+}
+
 /// Runs a gateway until it is told to stop.
 ///
 /// # Errors
 /// If it cannot start. Nothing is left running then.
-pub fn run(bootstrap: Bootstrap, catalogue: Catalogue) -> Result<(), StartError> {
+pub fn run(bootstrap: Bootstrap, catalogue: Catalogue, start: Start) -> Result<(), StartError> {
     let metrics = Metrics::new().map_err(|error| StartError::System("metrics", error.to_string()))?;
     let control = Arc::new(Control::start(bootstrap, catalogue, Arc::new(metrics))?);
     let bootstrap = &control.bootstrap;
     let certificates = certificates(bootstrap)?;
-    let admin = bind(*bootstrap.admin.address, "admin")?;
-    for listener in &bootstrap.listeners {
-        // pingora would retry for half a minute and then panic.
-        drop(bind(*listener.address, &listener.name)?);
-    }
     let token = bootstrap.admin.token_file.as_deref().map(admin::Token::read).transpose();
     let token = token.map_err(|problem| StartError::System("admin.token_file", problem))?;
-    watch_files(&control, &certificates)?;
-    let draining = Arc::new(AtomicBool::new(false));
+    let (predecessor, inherited) = predecessor(bootstrap, start)?;
+    let drain = Arc::new(Drain::new(if predecessor.is_some() { Office::Waiting } else { Office::Held }));
+    let sockets = Sockets::open(bootstrap, inherited)?;
+    let spare = sockets.duplicate().map_err(|error| StartError::System("sockets", error.to_string()))?;
+    watch_files(&control, &certificates, &drain)?;
     let overload = Arc::new(Overload::new(&bootstrap.overload, control.metrics().overload()));
     let watched = overload.watch(Arc::clone(&control.live), control.metrics().in_flight.clone());
     watched.map_err(|error| StartError::System("overload", error.to_string()))?;
@@ -100,28 +109,61 @@ pub fn run(bootstrap: Bootstrap, catalogue: Catalogue) -> Result<(), StartError>
     server.bootstrap();
     let exports = Exports::new(&control, &environment).map_err(|problem| StartError::System("telemetry", problem))?;
     let Exports { tracer, spans, flush, metrics } = exports;
-    server.add_service(proxy_service(&server, &control, &certificates, &draining, &overload, tracer)?);
+    let addresses = sockets.addresses();
+    let (listener, table) = sockets.into_table();
+    let (accepts, alone, close_admin) = (watched_flag(), watched_flag(), watched_flag());
+    let proxy = proxy_service(&server, &control, &certificates, &addresses, &drain, &overload, tracer)?;
+    let (stop, serving) = (drain.stopping(), accepts.subscribe());
+    server.add_service(Stoppable { service: proxy, sockets: table, stop, accepts });
     if let Some(spans) = spans {
         server.add_service(GenBackgroundService::new("spans".to_owned(), Arc::new(spans)));
     }
     if let Some(metrics) = metrics {
         server.add_service(GenBackgroundService::new("metrics".to_owned(), Arc::new(metrics)));
     }
-    let state = admin::State::new(Arc::clone(&control), token, Arc::clone(&draining)).with_overload(overload);
-    let admin = AdminService { control: Arc::clone(&control), listener: admin, state };
+    let state = admin::State::new(Arc::clone(&control), token, drain.unready()).with_overload(overload);
+    let admin = AdminService {
+        state,
+        listener,
+        serving,
+        predecessor: Mutex::new(predecessor),
+        drain: Arc::clone(&drain),
+        alone: Arc::clone(&alone),
+        close: close_admin.subscribe(),
+    };
     server.add_service(GenBackgroundService::new("admin".to_owned(), Arc::new(admin)));
     let upkeep = UpkeepService(Arc::clone(control.upkeep()));
     server.add_service(GenBackgroundService::new("upkeep".to_owned(), Arc::new(upkeep)));
-    let pulse = Pulse(Arc::clone(&control));
+    let pulse = Pulse { control: Arc::clone(&control), drain: Arc::clone(&drain) };
     server.add_service(GenBackgroundService::new("pulse".to_owned(), Arc::new(pulse)));
     tracing::info!(
-        listeners = %bootstrap.listeners.iter().map(|l| l.address.to_string()).collect::<Vec<_>>().join(", "),
+        listeners = %addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
         admin = %*bootstrap.admin.address,
         "ready"
     );
-    let stop = Stop { control: Arc::clone(&control), draining, flush };
+    let (spare, alone) = (Arc::new(spare), alone.subscribe());
+    let stop = Stop { control: Arc::clone(&control), drain, spare, alone, close_admin, flush };
     server.run(RunArgs { shutdown_signal: Box::new(stop) });
     Ok(())
+}
+
+fn watched_flag() -> Arc<watch::Sender<bool>> {
+    Arc::new(watch::Sender::new(false))
+}
+
+/// The process that is taken over from, and its sockets.
+fn predecessor(bootstrap: &Bootstrap, start: Start) -> Result<(Option<Predecessor>, Vec<Socket>), StartError> {
+    if start == Start::Fresh {
+        return Ok((None, Vec::new()));
+    }
+    let directory = bootstrap.state_dir();
+    let asked = Predecessor::ask(&directory);
+    let nobody = |error| {
+        let detail =
+            format!("no running gateway with the state directory {} gave its sockets: {error}", directory.display());
+        StartError::System("--upgrade", detail)
+    };
+    asked.map(|(predecessor, sockets)| (Some(predecessor), sockets)).map_err(nobody)
 }
 
 fn server_conf(bootstrap: &Bootstrap) -> ServerConf {
@@ -147,20 +189,16 @@ fn certificates(bootstrap: &Bootstrap) -> Result<NamedCertificates, StartError> 
     bootstrap.listeners.iter().map(load).collect()
 }
 
-fn bind(address: SocketAddr, name: &str) -> Result<TcpListener, StartError> {
-    let refused = |error| StartError::Listen { address, name: name.to_owned(), error };
-    let listener = TcpListener::bind(address).map_err(refused)?;
-    listener.set_nonblocking(true).map_err(refused)?;
-    Ok(listener)
-}
-
-fn watch_files(control: &Arc<Control>, certificates: &NamedCertificates) -> Result<(), StartError> {
+fn watch_files(control: &Arc<Control>, certificates: &NamedCertificates, drain: &Arc<Drain>) -> Result<(), StartError> {
     let certificates: Vec<_> = certificates.iter().flatten().cloned().collect();
     let bootstrap = &control.bootstrap;
     let mut files: Vec<PathBuf> = vec![bootstrap.routing.file.clone(), bootstrap.traffic.file.clone()];
     files.extend(certificates.iter().flat_map(|certificates| certificates.files()));
-    let control = Arc::clone(control);
+    let (control, drain) = (Arc::clone(control), Arc::clone(drain));
     let changed = move || {
+        if drain.is(Office::Left) {
+            return;
+        }
         control.reload_traffic();
         control.reload_routing();
         for certificates in &certificates {
@@ -177,14 +215,15 @@ fn watch_files(control: &Arc<Control>, certificates: &NamedCertificates) -> Resu
             control.metrics().count_document(CERTIFICATES, true, began.elapsed());
         }
     };
-    watch(&files, changed).map_err(|error| StartError::System("watch", error.to_string()))
+    documents::watch(&files, changed).map_err(|error| StartError::System("watch", error.to_string()))
 }
 
 fn proxy_service(
     server: &Server,
     control: &Arc<Control>,
     certificates: &NamedCertificates,
-    draining: &Arc<AtomicBool>,
+    addresses: &[SocketAddr],
+    drain: &Arc<Drain>,
     overload: &Arc<Overload>,
     tracer: Option<Tracer>,
 ) -> Result<Service<Connections>, StartError> {
@@ -198,11 +237,11 @@ fn proxy_service(
         limits: limits.clone(),
         refusals: Arc::clone(&refusals),
         forwarding: (&bootstrap.forwarding).into(),
-        protocols: clear_text(bootstrap),
+        protocols: clear_text(bootstrap, addresses),
         access_log: access_log(control)?,
         tracer,
         metrics: Arc::clone(metrics),
-        draining: Arc::clone(draining),
+        draining: drain.closing(),
         overload: Arc::clone(overload),
         connector: Arc::clone(&connector),
     };
@@ -212,17 +251,18 @@ fn proxy_service(
     let mut proxy = http_proxy(&server.configuration, edge);
     proxy.server_options = Some(options);
     let permits = Permits::new(&bootstrap.limits, CONNECTIONS, &trusted).shown_in(metrics.client_connections.clone());
-    let upkeep = Arc::clone(control.upkeep());
-    let mut connections = Connections::new(proxy, Arc::clone(overload), upkeep, connector, Arc::new(permits), refusals);
-    for listener in &bootstrap.listeners {
-        let (address, own) = (*listener.address, &listener.limits);
+    let (upkeep, permits) = (Arc::clone(control.upkeep()), Arc::new(permits));
+    let (overload, drain) = (Arc::clone(overload), Arc::clone(drain));
+    let mut connections = Connections::new(proxy, overload, upkeep, connector, permits, refusals, drain);
+    for (listener, &address) in bootstrap.listeners.iter().zip(addresses) {
+        let own = &listener.limits;
         let counts = own.connections.is_some() || own.connections_per_ip.is_some();
         let permits = counts.then(|| Permits::new(own, u32::MAX, &trusted));
-        connections.add(address, Accepts::of(listener).h2c, limits.at(|| Some(address)), permits);
+        connections.add(address, Accepts::of(listener).h2c, limits.at(|| Some(*listener.address)), permits);
     }
     let mut service = Service::new("proxy".to_owned(), connections);
-    for (listener, certificates) in bootstrap.listeners.iter().zip(certificates) {
-        let endpoint = listen::endpoint(listener, certificates.clone());
+    for ((listener, address), certificates) in bootstrap.listeners.iter().zip(addresses).zip(certificates) {
+        let endpoint = listen::endpoint(listener, *address, certificates.clone());
         let endpoint = endpoint.map_err(|error| StartError::Tls(listener.name.to_string(), error.to_string()))?;
         service.add_listener(endpoint);
     }
@@ -230,9 +270,9 @@ fn proxy_service(
 }
 
 /// What the clear-text listeners serve, if pingora has to accept more on some of them than they are for.
-fn clear_text(bootstrap: &Bootstrap) -> Vec<(SocketAddr, Accepts)> {
-    let clear = bootstrap.listeners.iter().filter(|listener| listener.tls.is_none());
-    let accepts: Vec<_> = clear.map(|listener| (*listener.address, Accepts::of(listener))).collect();
+fn clear_text(bootstrap: &Bootstrap, addresses: &[SocketAddr]) -> Vec<(SocketAddr, Accepts)> {
+    let clear = bootstrap.listeners.iter().zip(addresses).filter(|(listener, _)| listener.tls.is_none());
+    let accepts: Vec<_> = clear.map(|(listener, address)| (*address, Accepts::of(listener))).collect();
     let all_alike = accepts.iter().all(|(_, accepts)| !accepts.h2c) || accepts.iter().all(|(_, a)| a.http1 && a.h2c);
     if all_alike { Vec::new() } else { accepts }
 }
@@ -249,21 +289,27 @@ fn access_log(control: &Control) -> Result<Option<AccessLog>, StartError> {
 }
 
 struct AdminService {
-    control: Arc<Control>,
-    listener: TcpListener,
     state: admin::State,
+    listener: TcpListener,
+    /// Becomes true when clients' connections are accepted.
+    serving: watch::Receiver<bool>,
+    predecessor: Mutex<Option<Predecessor>>,
+    drain: Arc<Drain>,
+    /// Is told once no other process serves.
+    alone: Arc<watch::Sender<bool>>,
+    close: watch::Receiver<bool>,
 }
 
 #[async_trait]
 impl BackgroundService for AdminService {
-    async fn start(&self, shutdown: ShutdownWatch) {
-        // Whoever is told that the gateway is ready may connect at once.
-        for listener in &self.control.bootstrap.listeners {
-            accepting(*listener.address).await;
-        }
+    async fn start(&self, _pingoras: ShutdownWatch) {
+        // Whoever is told that the gateway is ready may connect at once. An error means that the proxy is gone.
+        let _ = self.serving.clone().wait_for(|serving| *serving).await;
+        self.take_over().await;
+        stop::tell(&[NotifyState::Ready]);
         let listener = self.listener.try_clone().and_then(tokio::net::TcpListener::from_std);
         let served = match listener {
-            Ok(listener) => admin::serve(self.state.clone(), listener, shutdown).await,
+            Ok(listener) => admin::serve(self.state.clone(), listener, self.close.clone()).await,
             Err(error) => Err(error),
         };
         if let Err(error) = served {
@@ -272,69 +318,18 @@ impl BackgroundService for AdminService {
     }
 }
 
-/// Returns when an address is listened on, or after a while all the same.
-async fn accepting(address: SocketAddr) {
-    let ip = match address.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
-        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
-        ip => ip,
-    };
-    for _ in 0..LISTEN_POLLS {
-        if tokio::net::TcpStream::connect((ip, address.port())).await.is_ok() {
-            return;
-        }
-        tokio::time::sleep(LISTEN_POLL).await;
-    }
-}
-
-/// Decides when and how to stop: SIGINT at once, SIGTERM when the last request has finished or the drain time is over.
-struct Stop {
-    control: Arc<Control>,
-    draining: Arc<AtomicBool>,
-    /// Has spans that wait sent.
-    flush: Option<Flush>,
-}
-
-#[async_trait]
-impl ShutdownSignalWatch for Stop {
-    async fn recv(&self) -> ShutdownSignal {
-        let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
-        else {
-            tracing::error!("signals cannot be received");
-            return std::future::pending().await;
-        };
-        tokio::select! {
-            _ = terminate.recv() => self.drain(&mut interrupt).await,
-            _ = interrupt.recv() => ShutdownSignal::FastShutdown,
-        }
-    }
-}
-
-impl Stop {
-    /// Fails readiness and has every response close its connection, until nothing is in flight.
-    async fn drain(&self, interrupt: &mut Signal) -> ShutdownSignal {
-        tracing::info!("draining");
-        self.draining.store(true, Relaxed);
-        let idle = async {
-            while self.control.metrics().in_flight.get() > 0 {
-                tokio::time::sleep(DRAIN_POLL).await;
+impl AdminService {
+    /// Sends the predecessor home, if there is one.
+    async fn take_over(&self) {
+        let predecessor = self.predecessor.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(predecessor) = predecessor {
+            match tokio::task::spawn_blocking(|| predecessor.relieve()).await {
+                Ok(Ok(())) => tracing::info!("took over"),
+                Ok(Err(error)) => tracing::warn!(%error, "the process before this one ended before it was told to"),
+                Err(error) => tracing::error!(%error, "the process before this one cannot be told"),
             }
-        };
-        let drain = self.control.bootstrap.drain.duration();
-        let drained = async {
-            let finished = tokio::time::timeout(drain, idle).await;
-            if let Some(flush) = &self.flush {
-                // A receiver that does not answer is not waited for.
-                let _ = tokio::time::timeout(FLUSH, flush.now()).await;
-            }
-            match finished {
-                Ok(()) => ShutdownSignal::FastShutdown,
-                Err(_) => ShutdownSignal::GracefulTerminate,
-            }
-        };
-        tokio::select! {
-            signal = drained => signal,
-            _ = interrupt.recv() => ShutdownSignal::FastShutdown,
+            self.drain.set_office(Office::Held);
         }
+        self.alone.send_replace(true);
     }
 }

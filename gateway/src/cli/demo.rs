@@ -55,7 +55,7 @@ impl Demo {
                 let _ = writeln!(std::io::stdout().lock(), "{}", lines_to_try(address, admin));
             }
         });
-        let done = server::run(bootstrap, catalogue);
+        let done = server::run(bootstrap, catalogue, server::Start::Fresh);
         runtime.shutdown_background();
         done.map_err(|error| Failure::new(exit::FAILED, error.to_string()))
     }

@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::drain::Drain;
 use super::limits::Limits;
 use super::overload::Overload;
-use super::scalar::{Address, Cidr, HeaderName, LogTarget, Name, OrNone, Span};
+use super::scalar::{Address, Cidr, HeaderName, LogTarget, Name, OrNone};
 use super::telemetry::{AccessLog, Telemetry};
 
 /// Bootstrap document of Serin: listeners, admin, and where the other two documents are. Read once, at the start.
@@ -48,19 +49,15 @@ pub struct Bootstrap {
     /// Worker threads, 1 to 65,535. Default: as many as CPUs are available.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threads: Option<NonZeroU16>,
-    /// How long requests in flight may take to finish when the gateway is told to stop.
-    #[serde(default = "default_drain")]
-    pub drain: Span,
+    /// What happens when the gateway is told to stop.
+    #[serde(default)]
+    pub drain: Drain,
     /// When the gateway as a whole sheds load.
     #[serde(default)]
     pub overload: Overload,
     /// What clients may take up, over all listeners.
     #[serde(default, skip_serializing_if = "Limits::is_empty")]
     pub limits: Limits,
-}
-
-fn default_drain() -> Span {
-    Span::from_secs(30)
 }
 
 impl Bootstrap {

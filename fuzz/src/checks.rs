@@ -1,0 +1,94 @@
+//! What has to hold for any input to a parser. The fuzz targets call these with what the fuzzer makes up, a test of the
+//! gateway with the corpora in the repository.
+
+use std::net::IpAddr;
+
+use http::{HeaderMap, HeaderValue};
+use ipnet::IpNet;
+use serin::conf::{self, Source};
+use serin::proxy::{deadline, head};
+use serin_core::load::LoadReport;
+
+/// A path has one normal form, which is its own, and in which nothing is left that another parser could resolve.
+pub(crate) fn path(data: &[u8]) {
+    let Ok(path) = std::str::from_utf8(data) else { return };
+    let Ok(normal) = head::normal_path(path) else { return };
+    assert!(normal.starts_with('/'), "{path:?} becomes {normal:?}");
+    assert_eq!(head::normal_path(&normal).as_deref(), Ok(&*normal), "{path:?} becomes {normal:?}");
+    let lower = normal.to_ascii_lowercase();
+    for left in ["//", "\\", "\0", "%2e", "%2f", "%5c", "%00", "%252e", "%252f", "%255c"] {
+        assert!(!lower.contains(left), "{path:?} becomes {normal:?}, which has {left:?}");
+    }
+    assert!(normal.split('/').all(|segment| segment != "." && segment != ".."), "{path:?} becomes {normal:?}");
+}
+
+/// No document makes the reader panic, and what is wrong has a place.
+pub(crate) fn config(data: &[u8]) {
+    let Some((kind, text)) = data.split_first() else { return };
+    let Ok(text) = std::str::from_utf8(text) else { return };
+    let source = Source::inline("fuzz", text);
+    let refused = match kind % 3 {
+        0 => conf::bootstrap(&source).err(),
+        1 => {
+            let catalogue = serin::builtin();
+            match conf::routing(&source, &catalogue, &serin_core::plugin::Node::default()) {
+                Ok(routing) => conf::traffic(&Source::inline("fuzz", "revision: 1"), &routing).err(),
+                Err(problems) => Some(problems),
+            }
+        }
+        _ => conf::traffic(&source, &conf::Routing::default()).err(),
+    };
+    for problem in refused.iter().flat_map(|problems| &problems.0) {
+        assert!(problem.line > 0 && problem.column > 0 && !problem.message.is_empty(), "{problem:?}");
+    }
+}
+
+/// A peer that is not trusted cannot have another address than its own; one that is, can only have one that was said.
+pub(crate) fn forwarded(data: &[u8]) {
+    let mut headers = HeaderMap::new();
+    for line in data.split(|byte| *byte == b'\n') {
+        if let Ok(value) = HeaderValue::from_bytes(line) {
+            headers.append("x-forwarded-for", value);
+        }
+    }
+    let trusted: [IpNet; 2] = ["10.0.0.0/8", "fd00::/8"].map(|network| network.parse().expect("a network"));
+    let peer = |text: &str| -> IpAddr { text.parse().expect("an address") };
+    let outside = peer("192.0.2.1");
+    assert_eq!(head::client_ip(outside, &headers, &trusted), outside);
+    let inside = peer("10.0.0.1");
+    let client = head::client_ip(inside, &headers, &trusted);
+    if client != inside {
+        let text = String::from_utf8_lossy(data);
+        let said = text.split(['\n', ',']).any(|hop| {
+            let hop = hop.trim();
+            let bare = hop.strip_prefix('[').map_or(hop, |rest| rest.split(']').next().unwrap_or(rest));
+            let without_port = hop.rsplit_once(':').map_or(hop, |(host, _)| host);
+            [hop, bare, without_port]
+                .iter()
+                .any(|text| text.parse().is_ok_and(|ip: IpAddr| ip.to_canonical() == client))
+        });
+        assert!(said, "{client} was never said in {text:?}");
+    }
+}
+
+/// What is read of a load report is finite, not negative, and makes a finite weight or none.
+pub(crate) fn orca(data: &[u8]) {
+    for report in [LoadReport::parse(data), LoadReport::base64(data)].into_iter().flatten() {
+        for number in [report.cpu, report.memory, report.application, report.rps, report.eps, report.utilization()] {
+            assert!(number.is_finite() && number >= 0.0, "{report:?}");
+        }
+        let weight = report.weight(1.0, 1.0);
+        assert!(weight.is_none_or(|weight| weight.is_finite() && weight > 0.0), "{report:?}: {weight:?}");
+    }
+}
+
+/// A deadline is read or not; what is left of one is written so that it is read again, and never as more.
+pub(crate) fn deadline(data: &[u8]) {
+    let Ok(value) = HeaderValue::from_bytes(data) else { return };
+    let mut headers = HeaderMap::new();
+    headers.insert("grpc-timeout", value);
+    let Some(given) = deadline::of(&headers) else { return };
+    deadline::set(&mut headers, given);
+    let again = deadline::of(&headers).expect("what was written is read");
+    assert!(again <= given.max(std::time::Duration::from_millis(1)), "{given:?} becomes {again:?}");
+}
