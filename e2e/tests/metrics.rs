@@ -164,9 +164,24 @@ async fn the_access_log_stays_one_line_per_request_whatever_clients_send() {
     let path = format!("/api/%22%0a{{\"x\":1}}/{}", "long".repeat(1_000));
     let mut conn = Conn::http1(world.http()).await;
     let _ = Call::get(&path.replace(['{', '}', '"'], "'")).host("a\"b.example.com").on(&mut conn).await;
-    let _ = Call::get("/api").on(&mut conn).await.expect(200);
-    let lines = world.gateway.access_log(2).await;
-    assert_eq!(lines.len(), 2, "each line is JSON of its own");
+    let _ = Call::get("/api").to(world.http()).await.expect(200);
+    // What is legal, if odd; and what is refused before anybody has parsed it.
+    let odd: [&[u8]; 4] = [
+        b"GET /api/{x} HTTP/1.1\r\nHost: gw.test\r\nX-UA: \", \"user\":\"root \xff\r\n\r\n",
+        b"GET /\x01\xff\xfe\",\"x\":1 HTTP/1.1\r\nHost: gw.test\r\n\r\n",
+        b"{\"a\":\"\n\"}\r\n\r\n",
+        b"\x16\x03\x01\x02\x00",
+    ];
+    for bytes in odd {
+        let mut raw = serin_e2e::Raw::connect(world.http()).await;
+        raw.send(bytes).await.unwrap();
+        let _ = raw.response(wait::DEADLINE).await;
+    }
+    let lines = world.gateway.access_log(6).await;
+    assert_eq!(lines.len(), 6, "each line is JSON of its own: {lines:?}");
+    let mut statuses: Vec<_> = lines.iter().map(|line| line["status"].as_u64().unwrap()).collect();
+    statuses.sort_unstable();
+    assert_eq!(statuses, [200, 200, 400, 400, 400, 400], "{lines:?}");
 }
 
 #[tokio::test]

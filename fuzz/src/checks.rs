@@ -8,13 +8,17 @@ use ipnet::IpNet;
 use serin::conf::{self, Source};
 use serin::proxy::{deadline, head};
 use serin_core::load::LoadReport;
+use serin_core::path::{self, PathPolicy};
+use serin_core::proxy_protocol;
+use serin_core::strict::{self, Chunks, Limits, Policy};
 
 /// A path has one normal form, which is its own, and in which nothing is left that another parser could resolve.
 pub(crate) fn path(data: &[u8]) {
     let Ok(path) = std::str::from_utf8(data) else { return };
-    let Ok(normal) = head::normal_path(path) else { return };
+    let policy = PathPolicy::default();
+    let Ok(normal) = path::normal(path, &policy) else { return };
     assert!(normal.starts_with('/'), "{path:?} becomes {normal:?}");
-    assert_eq!(head::normal_path(&normal).as_deref(), Ok(&*normal), "{path:?} becomes {normal:?}");
+    assert_eq!(path::normal(&normal, &policy).as_deref(), Ok(&*normal), "{path:?} becomes {normal:?}");
     let lower = normal.to_ascii_lowercase();
     for left in ["//", "\\", "\0", "%2e", "%2f", "%5c", "%00", "%252e", "%252f", "%255c"] {
         assert!(!lower.contains(left), "{path:?} becomes {normal:?}, which has {left:?}");
@@ -91,4 +95,42 @@ pub(crate) fn deadline(data: &[u8]) {
     deadline::set(&mut headers, given);
     let again = deadline::of(&headers).expect("what was written is read");
     assert!(again <= given.max(std::time::Duration::from_millis(1)), "{given:?} becomes {again:?}");
+}
+
+/// A head that passes ends where it was found to end, and has no byte in it by which it could be cut elsewhere; however it
+/// is cut, the same is found. What follows it as a chunked body is the same whole and in pieces.
+pub(crate) fn strict(data: &[u8]) {
+    let (policy, limits) = (Policy::default(), Limits::default());
+    let whole = strict::end(data, 0, &limits);
+    let half = data.len() / 2;
+    if let Ok(None) = strict::end(&data[..half], 0, &limits) {
+        assert_eq!(strict::end(data, half, &limits), whole, "what was seen before is of no account");
+    }
+    let Ok(Some(end)) = whole else { return };
+    let (head, body) = data.split_at(end);
+    assert!(head.ends_with(b"\r\n\r\n"));
+    if strict::check(head, &policy).is_ok() {
+        let lines: Vec<_> = head.split(|byte| *byte == b'\n').collect();
+        let (last, lines) = lines.split_last().expect("one at least");
+        assert!(last.is_empty() && lines.iter().all(|line| line.ends_with(b"\r")), "{head:?}");
+        assert!(lines.iter().all(|line| !line[..line.len() - 1].contains(&b'\r')), "{head:?}");
+        assert_eq!(lines.iter().filter(|line| line.len() == 1).count(), 1, "{head:?}");
+        assert!(!head.contains(&0), "{head:?}");
+    }
+    let (mut at_once, mut by_bytes) = (Chunks::default(), Chunks::default());
+    let fed = at_once.feed(body);
+    let pieces = body.chunks(1).try_fold(0, |sum, piece| Ok(sum + by_bytes.feed(piece)?));
+    assert_eq!(fed, pieces);
+    assert_eq!(at_once.is_done(), by_bytes.is_done());
+}
+
+/// A header of the PROXY protocol is no longer than what is there, and more bytes after it change nothing.
+pub(crate) fn proxy_protocol(data: &[u8]) {
+    let found = proxy_protocol::parse(data);
+    if let Ok(Some(header)) = found {
+        assert!(header.length <= data.len() && header.length <= proxy_protocol::MAX);
+        assert_eq!(proxy_protocol::parse(&data[..header.length]), found);
+        assert_eq!(proxy_protocol::parse(&data[..header.length - 1]), Ok(None));
+    }
+    assert!(found != Ok(None) || data.len() <= proxy_protocol::MAX, "an answer is due");
 }

@@ -11,6 +11,7 @@ mod load;
 mod overload;
 mod problem;
 mod ramp;
+mod requests;
 mod routing;
 mod scalar;
 mod schema;
@@ -37,6 +38,7 @@ pub use self::load::{Checked, Documents, check, load, routing_of};
 pub use self::overload::Overload;
 pub use self::problem::{Problem, Problems};
 pub use self::ramp::{Ramp, RampState};
+pub use self::requests::{Borders, Requests, Underscores};
 pub use self::routing::*;
 pub use self::scalar::{
     Address, ByteRate, Cidr, CookieName, Endpoint, Guard, HeaderName, LogTarget, Memory, Method, Moment, Name, OrNone,

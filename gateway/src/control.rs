@@ -107,7 +107,8 @@ impl Control {
     pub fn start(bootstrap: Bootstrap, catalogue: Catalogue, metrics: Arc<Metrics>) -> Result<Self, Problems> {
         let signing_key = signing_key(&bootstrap)?;
         let upkeep = Arc::new(Upkeep::new(Arc::clone(&metrics)));
-        let workshop = Workshop { catalogue, node: node(&bootstrap), metrics, signing_key, upkeep };
+        let paths = bootstrap.requests.paths();
+        let workshop = Workshop { catalogue, node: node(&bootstrap), metrics, signing_key, paths, upkeep };
         let routing_source = Source::read(&bootstrap.routing.file)?;
         let routing = Arc::new(conf::routing_of(&bootstrap, &routing_source, &workshop.catalogue)?);
         let traffic_source = Source::read(&bootstrap.traffic.file)?;

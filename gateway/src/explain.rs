@@ -15,6 +15,7 @@ use ipnet::IpNet;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serin_core::decide::{self, Assignment, Attempt, Location};
+use serin_core::path;
 use serin_core::request::RequestView;
 use serin_core::route::{Action, Candidate, MatchWhy, Origin, Route};
 use serin_core::snapshot::Service;
@@ -66,7 +67,7 @@ pub fn explain(generation: &Generation, trusted: &[IpNet], question: &Question) 
         answer: None,
         seed,
     };
-    match head::normal_path(asked.parts.uri.path()).map(std::borrow::Cow::into_owned) {
+    match path::normal(asked.parts.uri.path(), &generation.paths).map(std::borrow::Cow::into_owned) {
         Err(error) => explanation.answer = Some(OwnAnswer::new(400, error.to_string())),
         Ok(path) => {
             explanation.request.path = path;

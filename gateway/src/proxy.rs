@@ -2,7 +2,8 @@
 //! translates back:
 //!
 //! 1. `early_request_filter` takes the snapshot that every later step uses.
-//! 2. `request_filter` normalises the path, finds the route and the subset. An answer of our own ends here.
+//! 2. `request_filter` refuses what is malformed, normalises the path, finds the route and the subset. An answer of our
+//!    own ends here.
 //! 3. `upstream_peer` locates the pool and picks the instance.
 //! 4. `upstream_request_filter` and `response_filter` edit header fields.
 //! 5. `fail_to_connect`, `error_while_proxy` and `upstream_response_filter` ask for one retry verdict; step 3 again.
@@ -21,6 +22,7 @@ pub mod reply;
 
 mod guard;
 mod hedge;
+mod inspect;
 mod limits;
 mod live;
 mod outcome;
@@ -38,22 +40,25 @@ use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, HeaderName, StatusCode, Version};
 use ipnet::IpNet;
 use pingora::connectors::TransportConnector;
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::modules::http::HttpModules;
 use pingora::protocols::Digest;
+use pingora::protocols::http::ServerSession;
 use pingora::proxy::{FailToProxy, ProxyHttp, Session};
 use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorSource, ErrorType, Result};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use serin_core::strict::Policy;
 use serin_core::tag::Trust;
 
 use self::ctx::{Answered, Ctx};
 use self::headers::ForwardingHeaders;
 use self::steps::Turn;
+use crate::connection::BadBody;
 use crate::connection::is_at;
 use crate::connection::limits::{Limit, ListenerLimits, Refusals};
 use crate::control::generation::Generation;
@@ -88,7 +93,11 @@ pub struct Edge {
     /// Metrics.
     pub metrics: Arc<Metrics>,
     /// The access log, if there is one.
-    pub access_log: Option<AccessLog>,
+    pub access_log: Option<Arc<AccessLog>>,
+    /// How strictly heads are read.
+    pub policy: Policy,
+    /// Headers that only trusted peers may send.
+    pub guarded: Vec<HeaderName>,
     /// Makes traces, if any are made.
     pub tracer: Option<Tracer>,
     /// Set when the gateway is about to stop: connections are not kept any more.
@@ -117,6 +126,12 @@ impl ProxyHttp for Edge {
         } else if session.get_keepalive().is_some_and(|seconds| seconds > 0) {
             session.set_keepalive(Some(limits.idle.as_secs()));
         }
+        if let ServerSession::H1(session) = session.as_downstream_mut() {
+            // Who sends no more may still read (RFC 9112 section 9.6).
+            session.set_abort_on_close(false);
+            // RFC 9110 section 15.2: no interim response to HTTP/1.0.
+            session.set_ignore_info_resp(session.req_header().version == Version::HTTP_10);
+        }
         ctx.generation = Some(self.live.load_full());
         let peer = peer_ip(session);
         let head = session.req_header();
@@ -129,8 +144,10 @@ impl ProxyHttp for Edge {
     }
 
     async fn request_filter(&self, session: &mut Session, ctx: &mut Ctx) -> Result<bool> {
-        headers::normalise(session.req_header_mut())?;
-        let verdict = self.shed(session, ctx).or_else(|| self.route(session, ctx));
+        let verdict = match self.inspect(session, ctx) {
+            Ok(()) => self.shed(session, ctx).or_else(|| self.route(session, ctx)),
+            Err(refusal) => Some(self.refuse(session, ctx, refusal)),
+        };
         let verdict = verdict.or_else(|| self.check_length(session, ctx));
         self.begin_trace(session, ctx);
         ctx.mark = Instant::now();
@@ -195,6 +212,10 @@ impl ProxyHttp for Edge {
         end_of_stream: bool,
         ctx: &mut Ctx,
     ) -> Result<()> {
+        if ctx.upstream.as_ref().is_some_and(|upstream| upstream.upgrade) && !session.was_upgraded() {
+            // The placeholder, where the upstream declined.
+            *body = None;
+        }
         self.check_body(session, ctx, body.as_ref().map_or(0, Bytes::len), end_of_stream)?;
         if let Some(answered) = &mut ctx.answered {
             failure::discard(body, end_of_stream, answered)?;
@@ -214,6 +235,9 @@ impl ProxyHttp for Edge {
     ) -> Result<()> {
         if response.status.is_informational() && response.status != StatusCode::SWITCHING_PROTOCOLS {
             return Ok(());
+        }
+        if response.status == StatusCode::SWITCHING_PROTOCOLS {
+            inspect::check_switch(session, response)?;
         }
         self.judge_response(session, ctx, response)
     }
@@ -274,6 +298,9 @@ impl ProxyHttp for Edge {
         if *error.esource() == ErrorSource::Downstream && *error.etype() == ErrorType::ReadTimedout {
             self.refusals.count(Limit::MinBodyRate);
         }
+        if let Some(refusal) = BadBody::of(error) {
+            self.metrics.count_refusal(refusal);
+        }
         // pingora closes the connection after a failed attempt whatever it is told, so the client is told as well.
         session.set_keepalive(None);
         let status = failure::answer(session, ctx, error).await;
@@ -318,6 +345,10 @@ impl Edge {
         headers::strip_guarded(&mut head.headers, service, ctx.trusted || accepted == Some(Trust::Signed));
         self.propagate_trace(&mut head.headers, ctx);
         headers::propagate(&mut head.headers, &side.propagate, service, chosen)?;
+        if chosen.upgrade {
+            // Not the placeholder; and if nothing were here, pingora would announce chunks.
+            head.headers.insert(http::header::CONTENT_LENGTH, http::HeaderValue::from_static("0"));
+        }
         if session.is_http2() {
             headers::join_cookies(&mut head.headers)?;
         }

@@ -20,6 +20,7 @@ use pingora::services::background::{BackgroundService, GenBackgroundService};
 use pingora::services::listening::Service;
 use sd_notify::NotifyState;
 use serin_core::plugin::Catalogue;
+use serin_core::strict::{self, Policy};
 use tokio::sync::watch;
 
 use self::sockets::{Socket, Sockets};
@@ -28,9 +29,9 @@ use self::stoppable::Stoppable;
 use self::upgrade::Predecessor;
 use crate::admin;
 use crate::conf::{Bootstrap, LogTarget, Problems};
-use crate::connection::Connections;
 use crate::connection::limits::ListenerLimits;
 use crate::connection::permits::Permits;
+use crate::connection::{Connections, Parts, Proxied, Refuser};
 use crate::control::Control;
 use crate::control::watch as documents;
 use crate::drain::{Drain, Office};
@@ -231,6 +232,9 @@ fn proxy_service(
     let trusted: Vec<_> = bootstrap.trusted_proxies.iter().map(|network| network.0).collect();
     let (limits, refusals) = (ListenerLimits::new(bootstrap), Arc::new(metrics.refusals()));
     let connector = Arc::new(TransportConnector::new(Some(ConnectorOptions::from_server_conf(&server.configuration))));
+    let access_log = access_log(control)?.map(Arc::new);
+    let odd_names = bootstrap.requests.underscores_in_headers.to_core();
+    let proxied = Arc::new(Proxied::new(bootstrap, addresses, &trusted));
     let edge = Edge {
         live: Arc::clone(&control.live),
         trusted: trusted.clone(),
@@ -238,7 +242,9 @@ fn proxy_service(
         refusals: Arc::clone(&refusals),
         forwarding: (&bootstrap.forwarding).into(),
         protocols: clear_text(bootstrap, addresses),
-        access_log: access_log(control)?,
+        access_log: access_log.clone(),
+        policy: Policy { limits: strict::Limits::NONE, odd_names },
+        guarded: bootstrap.requests.guarded_headers.iter().map(|name| name.0.clone()).collect(),
         tracer,
         metrics: Arc::clone(metrics),
         draining: drain.closing(),
@@ -251,9 +257,18 @@ fn proxy_service(
     let mut proxy = http_proxy(&server.configuration, edge);
     proxy.server_options = Some(options);
     let permits = Permits::new(&bootstrap.limits, CONNECTIONS, &trusted).shown_in(metrics.client_connections.clone());
-    let (upkeep, permits) = (Arc::clone(control.upkeep()), Arc::new(permits));
-    let (overload, drain) = (Arc::clone(overload), Arc::clone(drain));
-    let mut connections = Connections::new(proxy, overload, upkeep, connector, permits, refusals, drain);
+    let parts = Parts {
+        overload: Arc::clone(overload),
+        upkeep: Arc::clone(control.upkeep()),
+        connector,
+        permits: Arc::new(permits),
+        refusals,
+        refuser: Refuser { metrics: Arc::clone(metrics), access_log, live: Arc::clone(&control.live) },
+        odd_names,
+        proxied: Arc::clone(&proxied),
+        drain: Arc::clone(drain),
+    };
+    let mut connections = Connections::new(proxy, parts);
     for (listener, &address) in bootstrap.listeners.iter().zip(addresses) {
         let own = &listener.limits;
         let counts = own.connections.is_some() || own.connections_per_ip.is_some();
@@ -261,6 +276,9 @@ fn proxy_service(
         connections.add(address, Accepts::of(listener).h2c, limits.at(|| Some(*listener.address)), permits);
     }
     let mut service = Service::new("proxy".to_owned(), connections);
+    if proxied.is_needed() {
+        service.endpoints().set_pre_tls_callback(proxied);
+    }
     for ((listener, address), certificates) in bootstrap.listeners.iter().zip(addresses).zip(certificates) {
         let endpoint = listen::endpoint(listener, *address, certificates.clone());
         let endpoint = endpoint.map_err(|error| StartError::Tls(listener.name.to_string(), error.to_string()))?;

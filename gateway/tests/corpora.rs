@@ -8,7 +8,9 @@ use std::path::Path;
 
 type Check = fn(&[u8]);
 
-const TARGETS: [(&str, Check); 5] = [
+const TARGETS: [(&str, Check); 7] = [
+    ("strict", checks::strict),
+    ("proxy_protocol", checks::proxy_protocol),
     ("path", checks::path),
     ("config", checks::config),
     ("forwarded", checks::forwarded),

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::drain::Drain;
 use super::limits::Limits;
 use super::overload::Overload;
+use super::requests::Requests;
 use super::scalar::{Address, Cidr, HeaderName, LogTarget, Name, OrNone};
 use super::telemetry::{AccessLog, Telemetry};
 
@@ -58,6 +59,9 @@ pub struct Bootstrap {
     /// What clients may take up, over all listeners.
     #[serde(default, skip_serializing_if = "Limits::is_empty")]
     pub limits: Limits,
+    /// How requests are read.
+    #[serde(default)]
+    pub requests: Requests,
 }
 
 impl Bootstrap {
@@ -131,6 +135,10 @@ pub struct Listener {
     /// What its clients may take up, where that differs from the document's `limits`.
     #[serde(default, skip_serializing_if = "Limits::is_empty")]
     pub limits: Limits,
+    /// Whether load balancers among `trusted_proxies` say who the client is by the PROXY protocol, version 1 or 2. Every
+    /// connection has to begin with it then, and nobody else may connect.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub proxy_protocol: bool,
 }
 
 impl Listener {

@@ -1,138 +1,124 @@
-//! Measures the head of an HTTP/1 request while it is read: it is never parsed here, only its lines are counted.
+//! Gathers the head of a request.
 
-use super::limits::{Limit, Limits};
+use std::pin::pin;
+use std::time::Duration;
 
-/// Fields that pingora's parser has room for; it answers more with 400.
-const PARSED_FIELDS: u16 = 255;
-/// Bytes of a request line beside its target.
-const LINE: usize = 64;
+use bytes::{Buf, BytesMut};
+use futures_util::FutureExt;
+use serin_core::strict::{self, Chunks, Framing, Policy, Refusal};
+use tokio::io::AsyncReadExt;
 
-/// How much of a head there is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Head {
-    bytes: usize,
-    /// Bytes of the line that is being read.
-    line: usize,
-    /// Lines that ended.
-    lines: u16,
-    /// Whether that line is at most a carriage return.
-    blank: bool,
+use super::client::{Client, Rest};
+use super::inbound::Inbound;
+
+/// How much is read at a time. Most heads are smaller.
+pub(super) const PIECE: usize = 4 << 10;
+/// What the preface of HTTP/2 begins with (RFC 9113 section 3.4). No method does.
+const H2_START: &[u8] = b"PRI";
+/// The empty line that some clients send after a body (RFC 9112 section 2.2).
+const EMPTY_LINE: &[u8] = b"\r\n";
+
+/// How a request, or a connection of HTTP/2, begins.
+pub(super) enum Opening {
+    /// With a sound head of HTTP/1: its bytes, and what was read of its body.
+    Http1(BytesMut),
+    /// With the preface of HTTP/2, as far as it was read.
+    Http2(BytesMut),
+    /// With something that is refused, as far as it was read.
+    Refused(Refusal, BytesMut),
+    /// Not at all: the client is gone.
+    Gone,
 }
 
-/// What a piece of input does to a head.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Read {
-    /// There is more to come.
-    Partly,
-    /// It is complete.
-    Whole,
-    /// It is too large.
-    Over(Limit),
+/// Where a head may come from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place<'a> {
+    /// Whether HTTP/2 may begin here.
+    pub(super) h2c: bool,
+    /// Whether the connection is one of TLS.
+    pub(super) secure: bool,
+    /// How strict the check is.
+    pub(super) policy: &'a Policy,
+    /// How long it may take.
+    pub(super) time: Duration,
 }
 
-impl Head {
-    /// Whether anything of it came.
-    pub(super) fn began(&self) -> bool {
-        self.bytes > 0
-    }
-
-    /// Takes the next piece into account. What follows the head is of no account.
-    pub(super) fn read(&mut self, mut piece: &[u8], limits: &Limits) -> Read {
-        while let Some(end) = memchr::memchr(b'\n', piece) {
-            let (line, rest) = piece.split_at(end + 1);
-            self.bytes += line.len();
-            let length = self.line + end;
-            self.blank = length == 0 || length == 1 && (if end == 0 { self.blank } else { line[0] == b'\r' });
-            if let Some(limit) = self.over(length, limits) {
-                return Read::Over(limit);
+/// Reads a head of which `client` has a first byte already. What belongs to later requests stays with the client.
+pub(super) async fn open(client: &mut Client, place: Place<'_>) -> Opening {
+    let mut bytes = std::mem::take(&mut client.ahead);
+    let found = {
+        let mut gathered = pin!(gather(&mut client.stream, &mut bytes, place));
+        // Nearly every head comes as a whole, and then needs no timer.
+        match gathered.as_mut().now_or_never() {
+            Some(found) => found,
+            None => Box::pin(tokio::time::timeout(place.time, gathered)).await.unwrap_or(Err(Refusal::HeadTimeout)),
+        }
+    };
+    match found {
+        Ok(Found::Head { end, mut rest }) => {
+            let taken = match rest.take(&bytes[end..]) {
+                Ok(taken) => end + taken,
+                Err(refusal) => return Opening::Refused(refusal, bytes),
+            };
+            if taken < bytes.len() {
+                client.ahead = bytes.split_off(taken);
             }
-            // Blank lines before the request line are of no account (RFC 9112 section 2.2).
-            if self.blank && self.lines > 0 {
-                return Read::Whole;
-            }
-            self.lines += u16::from(!self.blank);
-            (self.line, self.blank) = (0, false);
-            piece = rest;
+            client.rest = rest;
+            Opening::Http1(bytes)
         }
-        if let Some(&first) = piece.first().filter(|_| self.line == 0) {
-            self.blank = first == b'\r';
-        }
-        self.bytes += piece.len();
-        self.line += piece.len();
-        self.over(self.line, limits).map_or(Read::Partly, Read::Over)
-    }
-
-    /// The limit that is broken, if the line is so long as yet.
-    fn over(&self, line: usize, limits: &Limits) -> Option<Limit> {
-        if self.lines == 0 && line > limits.target_bytes + LINE {
-            return Some(Limit::TargetBytes);
-        }
-        if self.bytes > limits.header_bytes {
-            return Some(if self.lines == 0 { Limit::TargetBytes } else { Limit::HeaderBytes });
-        }
-        // The request line is one of them.
-        (self.lines > PARSED_FIELDS && line > 0 && !self.blank).then_some(Limit::HeaderCount)
+        Ok(Found::Http2) => Opening::Http2(bytes),
+        Ok(Found::Nothing) => Opening::Gone,
+        Err(refusal) => Opening::Refused(refusal, bytes),
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
+enum Found {
+    Head { end: usize, rest: Rest },
+    Http2,
+    Nothing,
+}
 
-    use super::*;
-    use crate::conf;
-
-    fn limits() -> Limits {
-        let conf = serde_json::from_str::<conf::Limits>(r#"{"header_bytes": "1KiB", "target_bytes": "100B"}"#);
-        Limits::of(&conf.unwrap(), &conf::Limits::default())
-    }
-
-    fn whole(text: &str) -> Read {
-        Head::default().read(text.as_bytes(), &limits())
-    }
-
-    #[test]
-    fn a_head_ends_with_a_blank_line() {
-        let long = "a".repeat(200);
-        let many = "a: b\r\n".repeat(300);
-        let cases = [
-            ("", Read::Partly),
-            ("GET / HTTP/1.1\r\n", Read::Partly),
-            ("GET / HTTP/1.1\r\n\r", Read::Partly),
-            ("GET / HTTP/1.1\r\n\r\n", Read::Whole),
-            ("GET / HTTP/1.1\n\n", Read::Whole),
-            ("\r\n\r\nGET / HTTP/1.1\r\na: b\r\n", Read::Partly),
-            ("\r\n\r\nGET / HTTP/1.1\r\na: b\r\n\r\nrest", Read::Whole),
-            (&format!("GET /{long}"), Read::Over(Limit::TargetBytes)),
-            (&format!("GET /{long} HTTP/1.1\r\n\r\n"), Read::Over(Limit::TargetBytes)),
-            (&format!("GET / HTTP/1.1\r\na: {}", long.repeat(6)), Read::Over(Limit::HeaderBytes)),
-            (&"\r\n".repeat(600), Read::Over(Limit::TargetBytes)),
-            (&format!("GET / HTTP/1.1\r\n\r\n{}", long.repeat(6)), Read::Whole),
-        ];
-        for (text, expected) in cases {
-            assert_eq!(whole(text), expected, "{text}");
+async fn gather(stream: &mut Inbound, bytes: &mut BytesMut, place: Place<'_>) -> Result<Found, Refusal> {
+    let (mut seen, mut empty_lines) = (0, 0);
+    loop {
+        // What was sent ahead may be all of it. (A first byte alone says nothing.)
+        if bytes.len() > 1 || empty_lines > 0 {
+            if place.h2c && seen == 0 && begins(bytes, H2_START) {
+                if bytes.len() >= H2_START.len() {
+                    return Ok(Found::Http2);
+                }
+            } else if empty_lines == 0 && seen == 0 && begins(bytes, EMPTY_LINE) {
+                bytes.advance(EMPTY_LINE.len());
+                empty_lines = 1;
+                continue;
+            } else if !bytes.is_empty() {
+                if let Some(end) = strict::end(bytes, seen, &place.policy.limits)? {
+                    return Ok(Found::Head { end, rest: judge(&bytes[..end], place)? });
+                }
+                seen = bytes.len();
+            }
         }
-        let mut wide = limits();
-        wide.header_bytes = 1 << 20;
-        assert_eq!(
-            Head::default().read(format!("GET / HTTP/1.1\r\n{many}\r\n").as_bytes(), &wide),
-            Read::Over(Limit::HeaderCount)
-        );
-        let most = "a: b\r\n".repeat(255);
-        assert_eq!(Head::default().read(format!("GET / HTTP/1.1\r\n{most}\r\n").as_bytes(), &wide), Read::Whole);
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
-
-        #[test]
-        fn pieces_say_what_the_whole_says(text in "(\r\n)?[A-Z /.a-z1\r\n:]{0,400}(\r\n)?(\r\n)?", cut in 0..400_usize) {
-            let limits = limits();
-            let at = cut.min(text.len());
-            let mut head = Head::default();
-            let first = head.read(&text.as_bytes()[..at], &limits);
-            let second = if first == Read::Partly { head.read(&text.as_bytes()[at..], &limits) } else { first };
-            prop_assert_eq!(second, whole(&text));
+        bytes.reserve(PIECE);
+        if !matches!(stream.read_buf(bytes).await, Ok(read) if read > 0) {
+            return Ok(Found::Nothing);
         }
     }
+}
+
+/// Whether bytes are the beginning of a text, or begin with it.
+fn begins(bytes: &[u8], text: &[u8]) -> bool {
+    bytes.iter().zip(text).all(|(byte, expected)| byte == expected)
+}
+
+/// Checks a whole head, and says what is to come after it.
+fn judge(head: &[u8], place: Place<'_>) -> Result<Rest, Refusal> {
+    let head = strict::check(head, place.policy)?;
+    if head.line.authority.is_some() && head.line.secure != place.secure {
+        return Err(Refusal::Misdirected);
+    }
+    Ok(match head.framing {
+        Framing::None => Rest::Bytes(0),
+        Framing::Length(length) => Rest::Bytes(length),
+        Framing::Chunked => Rest::Chunks(Chunks::default()),
+    })
 }

@@ -1,14 +1,14 @@
-//! A client's stream as pingora gets it: what comes in is measured on its way, and so is how fast what goes out is taken.
-//! A request whose head comes in one piece costs a look at its lines; everything else is made when it is needed.
+//! A client's stream within its limits: frames of HTTP/2 are measured as they come in, and how fast what goes out is taken.
 
 use std::fmt;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use async_trait::async_trait;
+use bytes::BytesMut;
 use pingora::protocols::raw_connect::ProxyDigest;
 use pingora::protocols::tls::{SslDigest, TlsRef};
 use pingora::protocols::{
@@ -20,11 +20,9 @@ use tokio::sync::watch;
 use tokio::time::Sleep;
 
 use super::frames::{Endless, Frames};
-use super::head::{Head, Read};
 use super::limits::{Limit, Limits, Refusals};
 use super::pace::Pace;
 use super::permits::Permit;
-use super::refusal::Refusal;
 
 /// A client's stream within its limits.
 pub(super) struct Inbound {
@@ -37,19 +35,17 @@ pub(super) struct Inbound {
     pace: Pace,
     /// Told when an HTTP/2 connection has had its requests.
     full: Option<watch::Sender<bool>>,
+    /// What was read of a preface of HTTP/2.
+    unread: BytesMut,
     _permits: [Option<Permit>; 2],
 }
 
 /// What comes in.
 enum State {
-    /// The head of a request of HTTP/1.
-    Head(Head),
-    /// What follows it.
-    Body,
+    /// HTTP/1, which is read elsewhere.
+    Http1,
     /// Frames of HTTP/2.
     Frames(Box<Frames>),
-    /// Nothing that counts: the head is being refused.
-    Refused(Box<Refusal>),
     /// Nothing that counts: the HTTP/2 codec is made to close the connection.
     Flooded(Endless),
     /// Nothing any more.
@@ -64,19 +60,13 @@ impl Inbound {
         refusals: Arc<Refusals>,
         permits: [Option<Permit>; 2],
     ) -> Box<Self> {
-        let (state, pace) = (State::Head(Head::default()), Pace::default());
-        Box::new(Self { stream, limits, refusals, state, deadline: None, pace, full: None, _permits: permits })
+        let (state, pace, unread) = (State::Http1, Pace::default(), BytesMut::new());
+        Box::new(Self { stream, limits, refusals, state, deadline: None, pace, full: None, unread, _permits: permits })
     }
 
-    /// The client's stream itself.
-    pub(super) fn stream(&mut self) -> &mut Stream {
-        &mut self.stream
-    }
-
-    /// What comes next is the head of a request.
-    pub(super) fn expect_head(&mut self) {
-        self.state = State::Head(Head::default());
-        self.deadline = None;
+    /// Puts back what was read of a preface of HTTP/2.
+    pub(super) fn unread(&mut self, bytes: BytesMut) {
+        self.unread = bytes;
     }
 
     /// What comes next are frames. `full` is told when they had so many requests as may be.
@@ -85,68 +75,45 @@ impl Inbound {
         self.full = full;
     }
 
-    /// Refuses a head that did not come in time, to the end of the connection.
-    pub(super) async fn too_late(&mut self) {
-        self.refusals.count(Limit::HeadTimeout);
-        let mut refusal = Refusal::new(Limit::HeadTimeout);
-        poll_fn(|cx| refusal.poll(&mut self.stream, cx)).await;
-    }
-
-    /// The stream that pingora gives back between requests.
-    pub(super) fn again(stream: Stream) -> Option<Box<Self>> {
-        stream.into_any().downcast().ok()
-    }
-
     /// Reads and measures.
     fn read(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
-        match &mut self.state {
-            State::Head(head) => match read {
-                Poll::Ready(Ok(())) => match head.read(&buf.filled()[before..], &self.limits) {
-                    Read::Whole => {
-                        self.state = State::Body;
-                        self.deadline = None;
-                    }
-                    Read::Partly => self.owed(),
-                    Read::Over(limit) => {
-                        buf.set_filled(before);
-                        return self.refuse(limit, cx);
-                    }
-                },
-                Poll::Pending if head.began() => {
-                    ready!(self.poll_deadline(cx));
-                    return self.refuse(Limit::HeadTimeout, cx);
-                }
-                _ => {}
-            },
-            State::Frames(frames) => match read {
-                Poll::Ready(Ok(())) => {
-                    if let Some(flood) = frames.read(&buf.filled()[before..], &self.limits) {
-                        buf.set_filled(before + flood.after);
-                        self.refusals.count(flood.limit);
-                        self.state = State::Flooded(Endless::after(flood));
-                        return Poll::Ready(Ok(()));
-                    }
-                    if self.limits.requests.is_some_and(|most| frames.requests >= most)
-                        && let Some(full) = self.full.take()
-                    {
-                        full.send_replace(true);
-                    }
-                    if frames.owes() { self.owed() } else { self.deadline = None }
-                }
-                Poll::Pending if frames.owes() => {
-                    self.owed();
-                    ready!(self.poll_deadline(cx));
-                    self.refusals.count(Limit::HeadTimeout);
-                    self.state = State::Over;
+        let read = self.poll_source(cx, buf);
+        let State::Frames(frames) = &mut self.state else { return read };
+        match read {
+            Poll::Ready(Ok(())) => {
+                if let Some(flood) = frames.read(&buf.filled()[before..], &self.limits) {
+                    buf.set_filled(before + flood.after);
+                    self.refusals.count(flood.limit);
+                    self.state = State::Flooded(Endless::after(flood));
                     return Poll::Ready(Ok(()));
                 }
-                _ => {}
-            },
+                if self.limits.requests.is_some_and(|most| frames.requests >= most)
+                    && let Some(full) = self.full.take()
+                {
+                    full.send_replace(true);
+                }
+                if frames.owes() { self.owed() } else { self.deadline = None }
+            }
+            Poll::Pending if frames.owes() => {
+                self.owed();
+                ready!(self.poll_deadline(cx));
+                self.refusals.count(Limit::HeadTimeout);
+                self.state = State::Over;
+                return Poll::Ready(Ok(()));
+            }
             _ => {}
         }
         read
+    }
+
+    fn poll_source(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.unread.is_empty() {
+            return Pin::new(&mut self.stream).poll_read(cx, buf);
+        }
+        let first = self.unread.split_to(self.unread.len().min(buf.remaining()));
+        buf.put_slice(&first);
+        Poll::Ready(Ok(()))
     }
 
     /// Starts the clock for what is owed, unless it runs.
@@ -157,21 +124,6 @@ impl Inbound {
 
     fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.deadline.as_mut().map_or(Poll::Pending, |timer| timer.as_mut().poll(cx))
-    }
-
-    fn refuse(&mut self, limit: Limit, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.refusals.count(limit);
-        self.state = State::Refused(Box::new(Refusal::new(limit)));
-        self.refused(cx)
-    }
-
-    /// Goes on with the answer to a head that is refused; pingora then sees the end of the stream.
-    fn refused(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if let State::Refused(refusal) = &mut self.state {
-            ready!(refusal.poll(&mut self.stream, cx));
-        }
-        self.state = State::Over;
-        Poll::Ready(Ok(()))
     }
 
     /// Notes how a write went.
@@ -193,9 +145,8 @@ impl Inbound {
 impl AsyncRead for Inbound {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match &mut self.state {
-            State::Body => Pin::new(&mut self.stream).poll_read(cx, buf),
-            State::Head(_) | State::Frames(_) => self.read(cx, buf),
-            State::Refused(_) => self.refused(cx),
+            State::Http1 => Pin::new(&mut self.stream).poll_read(cx, buf),
+            State::Frames(_) => self.read(cx, buf),
             State::Flooded(endless) => {
                 while let Some(frame) = (buf.remaining() >= super::frames::HEAD).then(|| endless.next()).flatten() {
                     buf.put_slice(&frame);

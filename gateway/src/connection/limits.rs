@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use pingora::protocols::http::v2::server::{H2Options, default_h2_options};
 use prometheus::IntCounter;
+use serin_core::strict::Refusal;
 
 use super::is_at;
 use crate::conf;
@@ -62,6 +63,18 @@ impl Limit {
         Self::MaxSettings,
         Self::MaxEmptyFrames,
     ];
+
+    /// The limit that a refused head was beyond.
+    #[must_use]
+    pub fn of(refusal: Refusal) -> Option<Self> {
+        match refusal {
+            Refusal::TargetTooLong => Some(Self::TargetBytes),
+            Refusal::HeadTooLarge => Some(Self::HeaderBytes),
+            Refusal::TooManyFields => Some(Self::HeaderCount),
+            Refusal::HeadTimeout => Some(Self::HeadTimeout),
+            _ => None,
+        }
+    }
 
     /// Its name: the key that sets it.
     #[must_use]

@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+use serin_core::path::PathPolicy;
 use serin_core::plugin::{Catalogue, Node};
 use serin_core::route::RouteTable;
 use serin_core::selfguard::SelfGuard;
@@ -35,6 +36,8 @@ pub struct Workshop {
     pub metrics: Arc<Metrics>,
     /// Key of signed tags.
     pub signing_key: Option<SigningKey>,
+    /// How paths are brought to the form that is routed.
+    pub paths: PathPolicy,
     /// Health checks and connection pools.
     pub upkeep: Arc<Upkeep>,
 }
@@ -86,6 +89,7 @@ impl Workshop {
             services: sides,
             routing: Arc::clone(routing),
             traffic: Arc::clone(traffic),
+            paths: self.paths,
             routing_revision: revisions.0,
             traffic_revision: revisions.1,
         })
@@ -107,6 +111,7 @@ impl Workshop {
             routing: Arc::clone(&current.routing),
             traffic_revision: traffic.revision,
             traffic: Arc::new(traffic),
+            paths: self.paths,
             routing_revision: current.routing_revision,
         }
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
 use pingora::upstreams::peer::HttpPeer;
+use serin_core::path::PathPolicy;
 use serin_core::selfguard::SelfGuard;
 use serin_core::snapshot::Snapshot;
 
@@ -30,6 +31,8 @@ pub struct Generation {
     pub routing: Arc<Routing>,
     /// The traffic document it was built from.
     pub traffic: Arc<Traffic>,
+    /// How paths are brought to the form that is routed.
+    pub paths: PathPolicy,
     /// Revision of the routing document.
     pub routing_revision: u64,
     /// Revision of the traffic document.

@@ -11,6 +11,7 @@ use serin_core::retry::Failure;
 
 use super::ctx::{Answered, Ctx};
 use super::reply::{self, Reply};
+use crate::connection::BadBody;
 
 /// Most that a failure counts as in latency, unless the first-byte timeout is shorter.
 pub const PENALTY: Duration = Duration::from_secs(5);
@@ -113,6 +114,9 @@ pub fn discard(body: &mut Option<Bytes>, end_of_stream: bool, answered: &mut Ans
 pub fn name(error: &Error) -> &'static str {
     use ErrorType as E;
     let upstream = *error.esource() == ErrorSource::Upstream;
+    if let Some(refusal) = BadBody::of(error) {
+        return refusal.as_str();
+    }
     match error.etype() {
         E::HTTPStatus(400) => "bad_request",
         E::HTTPStatus(413) => "body_too_long",
@@ -146,6 +150,10 @@ pub async fn answer(session: &mut Session, ctx: &Ctx, error: &Error) -> u16 {
         |head: &ResponseHeader| !head.status.is_informational() || head.status == StatusCode::SWITCHING_PROTOCOLS;
     if session.response_written().is_some_and(over) {
         return 0;
+    }
+    if let Some(refusal) = BadBody::of(error) {
+        let _ = Reply::refusal(refusal).send(session).await;
+        return refusal.status().as_u16();
     }
     let late = ctx.time_left(Instant::now()).is_some_and(|left| left.is_zero());
     let (status, detail) = match name(error) {

@@ -6,13 +6,14 @@ use std::fmt::Write as _;
 use http::header::{COOKIE, HOST, HeaderMap, HeaderName, HeaderValue, SET_COOKIE};
 use http::request::Parts;
 use pingora::http::{RequestHeader, ResponseHeader};
-use pingora::{Error, ErrorType, OrErr, Result};
+use pingora::{ErrorType, OrErr, Result};
+use serin_core::path::{self, PathPolicy};
 use serin_core::snapshot::Service;
+use serin_core::strict::Refusal;
 use serin_core::tag::Anonymous;
 use smallvec::SmallVec;
 
 use super::ctx::{Ctx, RequestId, Upstream};
-use super::head;
 use crate::conf::{Forwarding, TrustRequestId};
 use crate::control::generation::Propagate;
 
@@ -349,17 +350,17 @@ pub fn with_path(uri: &http::Uri, path: String) -> Result<http::Uri> {
     http::Uri::from_parts(parts).or_err(ErrorType::InvalidHTTPHeader, what)
 }
 
-/// Normalises the path in place (see [`head::normal_path`]).
+/// Normalises the path in place (see [`path::normal`]).
 ///
 /// # Errors
-/// A 400 for a path without a normal form.
-pub fn normalise(request: &mut RequestHeader) -> Result<()> {
-    let normal = match head::normal_path(request.uri.path()) {
+/// If the path has no normal form.
+pub fn normalise(request: &mut RequestHeader, policy: &PathPolicy) -> Result<(), Refusal> {
+    let normal = match path::normal(request.uri.path(), policy) {
         Ok(std::borrow::Cow::Borrowed(_)) => return Ok(()),
         Ok(std::borrow::Cow::Owned(normal)) => normal,
-        Err(error) => return Error::e_explain(ErrorType::HTTPStatus(400), error.to_string()),
+        Err(_) => return Err(Refusal::Path),
     };
-    let uri = with_path(&request.uri, normal)?;
+    let uri = with_path(&request.uri, normal).map_err(|_| Refusal::Target)?;
     request.set_uri(uri);
     Ok(())
 }

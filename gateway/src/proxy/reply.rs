@@ -9,11 +9,15 @@ use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::ServerSession;
 use pingora::proxy::Session;
 use pingora::{ErrorType, OrErr, Result};
+use serin_core::strict::Refusal;
 
 /// Largest body, in bytes, that is read and thrown away so that the connection stays open.
 const DRAINED: u64 = 64 << 10;
 /// How long that may take.
 const DRAIN_TIME: Duration = Duration::from_secs(5);
+
+/// What a client is told that asks for a method that nobody may use. Others may do as well, as the upstream has it.
+const ALLOWED: HeaderValue = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
 
 /// An answer of the gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +49,21 @@ impl Reply {
             content_type: HeaderValue::from_static("application/problem+json"),
             body: Bytes::from(format!("{body}\n")),
         }
+    }
+
+    /// The answer to a request that is refused for its head.
+    #[must_use]
+    pub fn refusal(refusal: Refusal) -> Self {
+        let mut reply = Self::problem(refusal.status(), &refusal.to_string());
+        match refusal {
+            Refusal::Method => reply.headers.push((http::header::ALLOW, ALLOWED)),
+            Refusal::WebSocketVersion => {
+                reply.headers.push((http::header::UPGRADE, HeaderValue::from_static("websocket")));
+                reply.headers.push((http::header::SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13")));
+            }
+            _ => {}
+        }
+        reply
     }
 
     /// Says when it may be worth to ask again (RFC 9110 section 10.2.3), in whole seconds and at least one.

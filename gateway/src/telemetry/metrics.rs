@@ -14,6 +14,7 @@ use prometheus::{
 use serin_core::decide::Why;
 use serin_core::instance::Health;
 use serin_core::selfguard::Trip;
+use serin_core::strict::Refusal;
 use serin_core::subset::FallbackReason;
 
 pub(super) use self::families::Families;
@@ -111,6 +112,7 @@ pub struct Metrics {
     metrics_sent: IntCounterVec,
     /// Traces of single requests that histograms lead to.
     pub exemplars: Exemplars,
+    malformed: IntCounterVec,
     /// Requests that are being served.
     pub in_flight: IntGauge,
     /// Connections of clients.
@@ -157,6 +159,11 @@ impl Metrics {
             )?,
             used: gauges(names::RESOURCE_USED, "Bytes, descriptors or requests in use.", &["resource"])?,
         };
+        let malformed = counters(names::MALFORMED, "Requests refused for how they were written.", &["reason"])?;
+        for refusal in Refusal::ALL {
+            // A series that begins at 0 is one that an alert can see the first increase of.
+            malformed.with_label_values(&[refusal.as_str()]).reset();
+        }
         let weight = families.float_gauges(names::WEIGHT, "Weight in force of a subset.", &["service", "subset"])?;
         gauges(names::BUILD_INFO, "Build information.", &["version"])?
             .with_label_values(&[env!("CARGO_PKG_VERSION")])
@@ -272,6 +279,7 @@ impl Metrics {
             )?,
             checkers: families.gauge(names::CHECKERS, "Instances that are being checked.")?,
             log_dropped: families.counter(names::LOG_DROPPED, "Access log lines that were lost.")?,
+            malformed,
             in_flight: families.gauge(names::IN_FLIGHT, "Requests in flight.")?,
             client_connections: families.gauge(names::CLIENT_CONNECTIONS, "Connections of clients.")?,
             tasks: families.gauge(names::TASKS, "Tasks of the runtime that serves clients.")?,
@@ -371,6 +379,11 @@ impl Metrics {
         let family = if applied { &self.applied } else { &self.refused };
         family.with_label_values(&[document]).inc();
         self.build_seconds.with_label_values(&[document]).observe(took.as_secs_f64());
+    }
+
+    /// Counts a request that was refused for how it was written.
+    pub fn count_refusal(&self, refusal: Refusal) {
+        self.malformed.with_label_values(&[refusal.as_str()]).inc();
     }
 
     /// Counts a request that no route matched.

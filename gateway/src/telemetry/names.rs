@@ -84,6 +84,8 @@ pub const PANIC: &str = "serin_panic_total";
 pub const HEDGES: &str = "serin_hedges_total";
 /// Retries that the budget did not allow.
 pub const BUDGET_EXHAUSTED: &str = "serin_retry_budget_exhausted_total";
+/// Requests that were refused for how they were written, by what was wrong.
+pub const MALFORMED: &str = "serin_refused_requests_total";
 /// Requests in flight.
 pub const IN_FLIGHT: &str = "serin_requests_in_flight";
 /// What rate limits did with requests, by rule and outcome.

@@ -13,6 +13,10 @@ pub(in super::super) fn bootstrap(document: &Bootstrap, report: &mut Report<'_>)
     addresses(document, &listeners, report);
     for (index, each) in document.listeners.iter().enumerate() {
         listener(each, &listeners.index(index), report);
+        if each.proxy_protocol && document.trusted_proxies.is_empty() {
+            let at = listeners.index(index);
+            report.say(&at.key("proxy_protocol"), "nobody could connect: expected load balancers in `trusted_proxies`");
+        }
     }
     limits::limits(&document.limits, &At::ROOT.key("limits"), report);
     let admin = &document.admin;
