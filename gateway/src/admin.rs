@@ -4,6 +4,7 @@
 mod body;
 mod console;
 mod endpoint;
+mod entrance;
 mod guard;
 mod live;
 mod openapi;
@@ -24,23 +25,27 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use axum::Router;
 use axum::routing::{MethodRouter, get, patch, post, put};
+use axum::serve::ListenerExt as _;
 use http::Method;
 use ipnet::IpNet;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use self::endpoint::Endpoint;
+use self::entrance::Entrance;
+use crate::conf::Role;
 use crate::control::Control;
 use crate::control::history::Entry;
 use crate::explain::preview::{Preview, Proposal};
 use crate::explain::{Explanation, Question};
 use crate::overload::Overload;
 
+pub use self::entrance::Tls;
 pub use self::live::{Figures, LivePage, SeriesPage, ServiceLive, SubsetLive, SubsetSeries};
 pub use self::problem::{ProblemDocument, Wrong};
 pub use self::ramp::{GuardView, RampList, RampStart, RampView};
 pub use self::read::{Alive, Config, HistoryPage, NodeView, Ready};
-pub use self::token::Token;
+pub use self::token::{Holder, Tokens, text as token_text};
 pub use self::view::{
     CallsView, CheckView, ConnectionsView, InstanceView, LoadView, RateLimitView, ServiceList, ServiceSummary,
     ServiceView, SubsetView,
@@ -54,7 +59,8 @@ pub const OPERATOR: &str = "x-serin-operator";
 #[derive(Clone)]
 pub struct State {
     control: Arc<Control>,
-    token: Option<Token>,
+    tokens: Arc<Tokens>,
+    hosts: Arc<[String]>,
     draining: Arc<AtomicBool>,
     trusted: Arc<[IpNet]>,
     loopback: bool,
@@ -62,14 +68,15 @@ pub struct State {
 }
 
 impl State {
-    /// State of the admin API of one gateway. With a `token`, callers must show it. While `draining`, the gateway is
-    /// not ready.
+    /// State of the admin API of one gateway. If there are `tokens`, callers must show one. While `draining`, the gateway
+    /// is not ready.
     #[must_use]
-    pub fn new(control: Arc<Control>, token: Option<Token>, draining: Arc<AtomicBool>) -> Self {
+    pub fn new(control: Arc<Control>, tokens: Arc<Tokens>, draining: Arc<AtomicBool>) -> Self {
         let bootstrap = &control.bootstrap;
         let trusted = bootstrap.trusted_proxies.iter().map(|network| network.0).collect();
         let loopback = bootstrap.admin.address.ip().is_loopback();
-        Self { trusted, loopback, control, token, draining, overload: None }
+        let hosts = bootstrap.admin.hosts.iter().map(ToString::to_string).collect();
+        Self { trusted, loopback, hosts, control, tokens, draining, overload: None }
     }
 
     /// Also shows whether the gateway sheds load.
@@ -83,11 +90,16 @@ impl State {
     }
 }
 
-/// Serves the admin API until `shutdown` becomes true or its sender is gone.
+/// Serves the admin API, over TLS if there is any, until `shutdown` becomes true or its sender is gone.
 ///
 /// # Errors
 /// If the listener breaks.
-pub async fn serve(state: State, listener: TcpListener, mut shutdown: watch::Receiver<bool>) -> io::Result<()> {
+pub async fn serve(
+    state: State,
+    listener: TcpListener,
+    tls: Option<Tls>,
+    mut shutdown: watch::Receiver<bool>,
+) -> io::Result<()> {
     let tail = Arc::clone(&state.control.metrics().tail);
     let service = router(state).into_make_service_with_connect_info::<SocketAddr>();
     let stop = async move {
@@ -95,7 +107,13 @@ pub async fn serve(state: State, listener: TcpListener, mut shutdown: watch::Rec
         let _ = shutdown.wait_for(|stop| *stop).await;
         tail.close();
     };
-    axum::serve(listener, service).with_graceful_shutdown(stop).await
+    match tls {
+        None => axum::serve(listener, service).with_graceful_shutdown(stop).await,
+        Some(tls) => {
+            let entrance = Entrance::open(listener, tls)?.tap_io(|_| ());
+            axum::serve(entrance, service).with_graceful_shutdown(stop).await
+        }
+    }
 }
 
 /// The routes of the table behind the guard.
@@ -150,6 +168,7 @@ fn endpoints() -> Vec<Endpoint> {
         Endpoint::new(Method::PUT, "/v1/traffic", put(write::replace), "Replace the traffic document")
             .takes::<Replacement>()
             .returns::<Written>()
+            .needs(Role::Configure)
             .conditional(true),
         Endpoint::new(
             Method::PATCH,
@@ -192,9 +211,11 @@ fn endpoints() -> Vec<Endpoint> {
             .conditional(false),
         Endpoint::new(Method::POST, "/v1/explain", post(read::explain), "Explain the decision for a request")
             .takes::<Question>()
+            .needs(Role::Read)
             .returns::<Explanation>(),
         Endpoint::new(Method::POST, "/v1/preview", post(read::preview), "Preview who moves under new weights")
             .takes::<Proposal>()
+            .needs(Role::Read)
             .returns::<Preview>(),
         Endpoint::new(Method::GET, "/v1/openapi.json", get(read::openapi), "This description").returns_any(),
     ]

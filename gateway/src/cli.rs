@@ -14,6 +14,7 @@ mod serve;
 mod switch;
 mod tail;
 mod text;
+mod tls;
 mod top;
 mod upstream;
 
@@ -76,6 +77,15 @@ struct Common {
     /// File of the admin API's token.
     #[arg(long, global = true, env = "SERIN_TOKEN_FILE", value_name = "FILE")]
     token_file: Option<PathBuf>,
+    /// PEM file of the authorities that the admin API's certificate is trusted for [default: those of the system].
+    #[arg(long, global = true, env = "SERIN_CA", value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// PEM file of the certificate to show to the admin API, with `--key`.
+    #[arg(long, global = true, env = "SERIN_CERT", value_name = "FILE", requires = "key")]
+    cert: Option<PathBuf>,
+    /// PEM file of its private key.
+    #[arg(long, global = true, env = "SERIN_KEY", value_name = "FILE", requires = "cert")]
+    key: Option<PathBuf>,
     /// Who you are, for the history [default: the name you are logged in with].
     #[arg(long, global = true, env = "SERIN_OPERATOR", value_name = "NAME")]
     operator: Option<String>,

@@ -3,6 +3,7 @@
 //! checked ([`check`]). Everything that is wrong is reported at once, with file, line, column and path. What comes out
 //! is typed: nobody parses it again.
 
+mod admin;
 mod bootstrap;
 mod check;
 mod drain;
@@ -31,6 +32,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serin_core::plugin::{self, Catalogue};
 
+pub use self::admin::{Admin, AdminTls, AdminToken, Role};
 pub use self::bootstrap::*;
 pub use self::drain::{Drain, Steps};
 pub use self::limits::{H2Limits, Limits};

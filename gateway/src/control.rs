@@ -2,6 +2,7 @@
 //! through here: it is checked and built as a whole, then swapped in as one, then written to the history. A document
 //! that does not pass is refused and reported, and the generation in force stays.
 
+pub mod audit;
 pub mod build;
 pub mod change;
 pub mod generation;
@@ -20,6 +21,7 @@ use serin_core::plugin::{Catalogue, Node};
 use serin_core::selfguard::Trip;
 use serin_core::tag::SigningKey;
 
+use self::audit::Audit;
 use self::build::Workshop;
 use self::change::{Actor, Change, FlipError};
 use self::generation::Generation;
@@ -40,6 +42,7 @@ pub struct Control {
     workshop: Workshop,
     state: Mutex<State>,
     ramps: Ramps,
+    audit: Arc<Audit>,
 }
 
 /// What only one change at a time may touch.
@@ -114,7 +117,9 @@ impl Control {
         let traffic_source = Source::read(&bootstrap.traffic.file)?;
         let traffic = conf::traffic(&traffic_source, &routing)?;
         let state_dir = bootstrap.state_dir();
-        let mut history = History::open(&state_dir).map_err(|e| cannot("keep a history in", &state_dir, &e))?;
+        let history = History::open(&state_dir).map_err(|e| cannot("keep a history in", &state_dir, &e))?;
+        let audit = Arc::new(Audit::new(&state_dir, workshop.metrics.audit_lost.clone()));
+        let mut history = history.with_audit(Arc::clone(&audit));
         let revisions = (history.routing_revision(&routing_source.text), history.traffic_revision(&traffic));
         let generation = workshop
             .build(&routing, &Arc::new(traffic), revisions, None)
@@ -140,6 +145,7 @@ impl Control {
                 traffic: DocumentState { text: traffic_source.text, refused: None },
             }),
             ramps: Ramps::default(),
+            audit,
         })
     }
 
@@ -159,6 +165,12 @@ impl Control {
     #[must_use]
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.workshop.metrics
+    }
+
+    /// The audit log.
+    #[must_use]
+    pub fn audit(&self) -> &Audit {
+        &self.audit
     }
 
     /// Which gateway this is.

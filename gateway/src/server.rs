@@ -96,13 +96,16 @@ pub fn run(bootstrap: Bootstrap, catalogue: Catalogue, start: Start) -> Result<(
     let control = Arc::new(Control::start(bootstrap, catalogue, Arc::new(metrics))?);
     let bootstrap = &control.bootstrap;
     let certificates = certificates(bootstrap)?;
-    let token = bootstrap.admin.token_file.as_deref().map(admin::Token::read).transpose();
-    let token = token.map_err(|problem| StartError::System("admin.token_file", problem))?;
+    let tokens = admin::Tokens::load(&bootstrap.admin).map(Arc::new);
+    let tokens = tokens.map_err(|problem| StartError::System("admin", problem))?;
+    let tls = bootstrap.admin.tls.as_ref().map(admin::Tls::load).transpose();
+    let tls = tls.map_err(|problem| StartError::System("admin.tls", problem))?;
     let (predecessor, inherited) = predecessor(bootstrap, start)?;
     let drain = Arc::new(Drain::new(if predecessor.is_some() { Office::Waiting } else { Office::Held }));
     let sockets = Sockets::open(bootstrap, inherited)?;
     let spare = sockets.duplicate().map_err(|error| StartError::System("sockets", error.to_string()))?;
-    watch_files(&control, &certificates, &drain)?;
+    let all = certificates.iter().flatten().chain(tls.as_ref().map(admin::Tls::certificates)).cloned().collect();
+    watch_files(&control, all, &tokens, &drain)?;
     let overload = Arc::new(Overload::new(&bootstrap.overload, control.metrics().overload()));
     let watched = overload.watch(Arc::clone(&control.live), control.metrics().in_flight.clone());
     watched.map_err(|error| StartError::System("overload", error.to_string()))?;
@@ -122,10 +125,11 @@ pub fn run(bootstrap: Bootstrap, catalogue: Catalogue, start: Start) -> Result<(
     if let Some(metrics) = metrics {
         server.add_service(GenBackgroundService::new("metrics".to_owned(), Arc::new(metrics)));
     }
-    let state = admin::State::new(Arc::clone(&control), token, drain.unready()).with_overload(overload);
+    let state = admin::State::new(Arc::clone(&control), tokens, drain.unready()).with_overload(overload);
     let admin = AdminService {
         state,
         listener,
+        tls,
         serving,
         predecessor: Mutex::new(predecessor),
         drain: Arc::clone(&drain),
@@ -190,18 +194,26 @@ fn certificates(bootstrap: &Bootstrap) -> Result<NamedCertificates, StartError> 
     bootstrap.listeners.iter().map(load).collect()
 }
 
-fn watch_files(control: &Arc<Control>, certificates: &NamedCertificates, drain: &Arc<Drain>) -> Result<(), StartError> {
-    let certificates: Vec<_> = certificates.iter().flatten().cloned().collect();
+fn watch_files(
+    control: &Arc<Control>,
+    certificates: Vec<Arc<Certificates>>,
+    tokens: &Arc<admin::Tokens>,
+    drain: &Arc<Drain>,
+) -> Result<(), StartError> {
     let bootstrap = &control.bootstrap;
     let mut files: Vec<PathBuf> = vec![bootstrap.routing.file.clone(), bootstrap.traffic.file.clone()];
     files.extend(certificates.iter().flat_map(|certificates| certificates.files()));
-    let (control, drain) = (Arc::clone(control), Arc::clone(drain));
+    files.extend(tokens.files());
+    let (control, tokens, drain) = (Arc::clone(control), Arc::clone(tokens), Arc::clone(drain));
     let changed = move || {
         if drain.is(Office::Left) {
             return;
         }
         control.reload_traffic();
         control.reload_routing();
+        if let Err(problem) = tokens.reload() {
+            tracing::error!(%problem, "tokens refused, the old ones stay");
+        }
         for certificates in &certificates {
             let began = Instant::now();
             match certificates.reload() {
@@ -309,6 +321,7 @@ fn access_log(control: &Control) -> Result<Option<AccessLog>, StartError> {
 struct AdminService {
     state: admin::State,
     listener: TcpListener,
+    tls: Option<admin::Tls>,
     /// Becomes true when clients' connections are accepted.
     serving: watch::Receiver<bool>,
     predecessor: Mutex<Option<Predecessor>>,
@@ -327,7 +340,7 @@ impl BackgroundService for AdminService {
         stop::tell(&[NotifyState::Ready]);
         let listener = self.listener.try_clone().and_then(tokio::net::TcpListener::from_std);
         let served = match listener {
-            Ok(listener) => admin::serve(self.state.clone(), listener, self.close.clone()).await,
+            Ok(listener) => admin::serve(self.state.clone(), listener, self.tls.clone(), self.close.clone()).await,
             Err(error) => Err(error),
         };
         if let Err(error) = served {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use axum::body::to_bytes;
 use axum::extract::{FromRequest, Request};
-use http::StatusCode;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::{HeaderValue, StatusCode};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -27,14 +27,8 @@ impl<T: DeserializeOwned + JsonSchema> FromRequest<State> for Body<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, _: &State) -> Result<Self, ApiError> {
-        let content_type =
-            request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        let essence = content_type.split(';').next().unwrap_or_default().trim();
-        if !essence.eq_ignore_ascii_case("application/json") {
-            return Err(ApiError::new(
-                StatusCode::UNSUPPORTED_MEDIA_TYPE,
-                "Send JSON: `Content-Type: application/json`.",
-            ));
+        if !is_json(request.headers().get(CONTENT_TYPE)) {
+            return Err(ApiError::not_json());
         }
         let announced = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
         if announced.is_some_and(|length: u64| length > LIMIT as u64) {
@@ -45,6 +39,12 @@ impl<T: DeserializeOwned + JsonSchema> FromRequest<State> for Body<T> {
         let bytes = read.map_err(|_| too_large())?;
         parse(&bytes).map(Self)
     }
+}
+
+/// Whether a `Content-Type` is that of JSON. A page of another site cannot send that without asking first (CORS).
+pub(super) fn is_json(content_type: Option<&HeaderValue>) -> bool {
+    let text = content_type.and_then(|value| value.to_str().ok()).unwrap_or_default();
+    text.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json")
 }
 
 fn too_large() -> ApiError {

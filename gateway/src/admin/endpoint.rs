@@ -5,6 +5,7 @@ use http::Method;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
 use super::State;
+use crate::conf::Role;
 
 type MakeSchema = fn(&mut SchemaGenerator) -> Schema;
 
@@ -39,6 +40,8 @@ pub(super) struct Endpoint {
     pub(super) returns: Returns,
     /// Whether it can be asked without a token.
     pub(super) open: bool,
+    /// What whoever asks must be allowed to do.
+    pub(super) role: Role,
     /// Whether answers have an `ETag`.
     pub(super) tagged: bool,
     /// Whether `If-Match` is honoured, and whether it is required.
@@ -47,7 +50,10 @@ pub(super) struct Endpoint {
 
 impl Endpoint {
     pub(super) fn new(method: Method, path: &'static str, handler: MethodRouter<State>, summary: &'static str) -> Self {
+        // What changes something is an operator's, unless it is said to be for others.
+        let role = if method == Method::GET { Role::Read } else { Role::Operate };
         Self {
+            role,
             method,
             path,
             handler,
@@ -93,6 +99,11 @@ impl Endpoint {
 
     pub(super) fn open(mut self) -> Self {
         self.open = true;
+        self
+    }
+
+    pub(super) fn needs(mut self, role: Role) -> Self {
+        self.role = role;
         self
     }
 

@@ -23,8 +23,8 @@ pub(super) fn document(endpoints: &[Endpoint]) -> Value {
         "info": {
             "title": "Serin admin API",
             "version": env!("CARGO_PKG_VERSION"),
-            "description": "Reads and flips what is in force. Errors are problem documents (RFC 9457). With a token \
-                            configured, everything but probes needs it.",
+            "description": "Reads and flips what is in force. Errors are problem documents (RFC 9457). With tokens \
+                            configured, everything but probes needs one whose role is at least the one named.",
             "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
         },
         "servers": [{ "url": "http://127.0.0.1:9901" }],
@@ -57,6 +57,8 @@ fn operation(endpoint: &Endpoint, schemas: &mut SchemaGenerator) -> Value {
         let schema = takes(schemas);
         operation["requestBody"] = json!({ "required": true, "content": { "application/json": { "schema": schema } } });
     }
+    // OpenAPI 3.1 lets a scheme of any kind name the roles that are needed.
+    operation["security"] = json!([{ "token": [endpoint.role.as_str()] }, {}]);
     if endpoint.open {
         operation["security"] = json!([{}]);
     }

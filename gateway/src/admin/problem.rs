@@ -51,11 +51,16 @@ pub(super) struct ApiError {
     detail: String,
     problems: Vec<Wrong>,
     header: Option<Box<(HeaderName, HeaderValue)>>,
+    noted: bool,
 }
+
+/// Marks a refusal that the history has noted already.
+#[derive(Clone, Copy)]
+pub(super) struct Noted;
 
 impl ApiError {
     pub(super) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
-        Self { status, detail: detail.into(), problems: Vec::new(), header: None }
+        Self { status, detail: detail.into(), problems: Vec::new(), header: None, noted: false }
     }
 
     /// The body is JSON, but not what was expected.
@@ -77,6 +82,11 @@ impl ApiError {
         error
     }
 
+    /// The body is something else than JSON, or does not say that it is.
+    pub(super) fn not_json() -> Self {
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Send JSON: `Content-Type: application/json`.")
+    }
+
     /// The traffic document has another revision than the caller knows.
     pub(super) fn stale(detail: impl Into<String>, current: u64) -> Self {
         let mut error = Self::new(StatusCode::PRECONDITION_FAILED, detail);
@@ -93,7 +103,7 @@ impl From<Problems> for ApiError {
 
 impl From<FlipError> for ApiError {
     fn from(error: FlipError) -> Self {
-        match error {
+        let refused = match error {
             FlipError::Stale { current, .. } => Self::stale(format!("{error}. Nothing was changed."), current),
             FlipError::UnknownService { .. } | FlipError::UnknownRevision(_) => {
                 Self::new(StatusCode::NOT_FOUND, error.to_string())
@@ -101,7 +111,8 @@ impl From<FlipError> for ApiError {
             FlipError::Ramp(message) => Self::new(StatusCode::CONFLICT, format!("{message}.")),
             FlipError::OnlyForAll(_) => Self::wrong("service", error.to_string()),
             FlipError::Invalid(problems) => problems.into(),
-        }
+        };
+        Self { noted: true, ..refused }
     }
 }
 
@@ -123,6 +134,9 @@ impl IntoResponse for ApiError {
         let mut response = (self.status, axum::Json(document)).into_response();
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         response.headers_mut().extend(self.header.map(|header| *header));
+        if self.noted {
+            response.extensions_mut().insert(Noted);
+        }
         response
     }
 }

@@ -213,9 +213,9 @@ pub(super) async fn blocking<T: Send + 'static>(
     done.map_err(|error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
 }
 
-/// Who asks, as a header says it: at most 64 characters, nothing invisible.
-pub(super) fn operator(headers: &HeaderMap) -> String {
+/// Who asks, as a header says it: at most 64 characters, nothing invisible. Without it, the name of the token.
+pub(super) fn operator(headers: &HeaderMap, token: Option<&str>) -> String {
     let text = headers.get(super::OPERATOR).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let name: String = text.trim().chars().filter(|c| c.is_ascii_graphic() || *c == ' ').take(64).collect();
-    if name.is_empty() { "unknown".to_owned() } else { name }
+    if name.is_empty() { token.unwrap_or("unknown").to_owned() } else { name }
 }

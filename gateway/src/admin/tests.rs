@@ -82,7 +82,7 @@ impl Api {
     fn new(address: &str, token: Option<&str>) -> Self {
         let (dir, control) = control(address);
         let draining = Arc::new(AtomicBool::new(false));
-        let state = State::new(Arc::clone(&control), token.map(Token::new), Arc::clone(&draining));
+        let state = State::new(Arc::clone(&control), Arc::new(Tokens::of(token)), Arc::clone(&draining));
         Self { router: router(state), dir, control, draining }
     }
 

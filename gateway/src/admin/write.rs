@@ -1,9 +1,7 @@
 //! Handlers that change the traffic document.
 
-use std::net::SocketAddr;
-
 use axum::Json;
-use axum::extract::{ConnectInfo, FromRequestParts, Path, State as Extract};
+use axum::extract::{FromRequestParts, Path, State as Extract};
 use axum::response::{IntoResponse, Response};
 use http::header::ETAG;
 use http::request::Parts;
@@ -13,11 +11,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serin_core::selfguard::Trip;
 
-use super::State;
 use super::body::Body;
 use super::precondition::{self, etag};
 use super::problem::ApiError;
 use super::read::{blocking, operator};
+use super::{Holder, State, guard};
 use crate::conf::{Abort, Name, Percent, ServiceTraffic, Switches, Traffic};
 use crate::control::change::{Actor, Change, SwitchKind};
 
@@ -114,6 +112,7 @@ pub struct Written {
 pub(super) struct Caller {
     pub(super) by: String,
     from: String,
+    token: Option<String>,
     headers: HeaderMap,
 }
 
@@ -121,12 +120,19 @@ impl FromRequestParts<State> for Caller {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &State) -> Result<Self, ApiError> {
-        let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>();
+        let token = parts.extensions.get::<Holder>().and_then(|holder| holder.name.as_deref());
         Ok(Self {
-            by: operator(&parts.headers),
-            from: peer.map_or_else(|| "unknown".to_owned(), |peer| peer.0.ip().to_canonical().to_string()),
+            by: operator(&parts.headers, token),
+            from: guard::from(&parts.extensions),
+            token: token.map(str::to_owned),
             headers: parts.headers.clone(),
         })
+    }
+}
+
+impl Caller {
+    fn actor(&self) -> Actor {
+        Actor { by: self.by.clone(), from: self.from.clone(), token: self.token.clone() }
     }
 }
 
@@ -183,8 +189,17 @@ pub(super) async fn rearm(
     Body(body): Body<Reason>,
 ) -> Result<Json<Rearmed>, ApiError> {
     let reason = readable(&body.reason.unwrap_or_default())?;
+    let current = state.control.current();
+    precondition::expected(&caller.headers, current.traffic_revision, false)?.map_or(Ok(()), |expected| {
+        let stale = || format!("revision {expected} was expected, but {} is in force", current.traffic_revision);
+        if expected == current.traffic_revision {
+            Ok(())
+        } else {
+            Err(ApiError::stale(stale(), current.traffic_revision))
+        }
+    })?;
     let unknown = ApiError::new(StatusCode::NOT_FOUND, format!("There is no service {name:?}."));
-    let actor = Actor { by: caller.by, from: caller.from };
+    let actor = caller.actor();
     let was = blocking(&state, move |state| state.control.rearm(&actor, &name, &reason)).await?;
     Ok(Json(Rearmed { was: was.ok_or(unknown)? }))
 }
@@ -199,7 +214,7 @@ pub(super) async fn flip(
     let current = state.control.current().traffic_revision;
     let expected = precondition::expected(&caller.headers, current, if_match_required)?;
     let reason = readable(&reason.unwrap_or_default())?;
-    let actor = Actor { by: caller.by, from: caller.from };
+    let actor = caller.actor();
     let flipped = blocking(&state, move |state| state.control.flip(&actor, &change, &reason, expected)).await??;
     let warning = flipped.not_written.map(|error| format!("in force, but its file could not be written: {error}"));
     let written = Written { revision: flipped.traffic.revision, traffic: flipped.traffic, warning };

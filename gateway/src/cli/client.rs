@@ -10,8 +10,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ureq::Agent;
 
-use super::{Common, Failure, What, exit};
-use crate::admin::{OPERATOR, ProblemDocument, Token};
+use super::{Common, Failure, What, exit, tls};
+use crate::admin::{OPERATOR, ProblemDocument, token_text};
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -28,15 +28,17 @@ impl Client {
     /// A client as the command line asks for it.
     pub(super) fn new(common: &Common) -> Result<Self, Failure> {
         let base = common.admin.trim_end_matches('/').to_owned();
-        if !base.starts_with("http://") {
-            let message = format!("--admin: {base:?} is no URL such as http://127.0.0.1:9901 (TLS is not spoken)");
+        let tls = base.starts_with("https://");
+        if !tls && !base.starts_with("http://") {
+            let message = format!("--admin: {base:?} is no URL such as http://127.0.0.1:9901 or https://gw-1:9901");
             return Err(Failure::usage(message));
         }
-        let token = common.token_file.as_deref().map(Token::text).transpose().map_err(Failure::usage)?;
+        let token = common.token_file.as_deref().map(token_text).transpose().map_err(Failure::usage)?;
         let authorization = token.and_then(|token| HeaderValue::from_str(&format!("Bearer {token}")).ok());
         let logged_in = || std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).ok();
         let operator = common.operator.clone().or_else(logged_in).and_then(|name| HeaderValue::from_str(&name).ok());
         let config = Agent::config_builder().http_status_as_error(false).timeout_global(Some(PATIENCE)).proxy(None);
+        let config = if tls { config.tls_config(tls::config(common).map_err(Failure::usage)?) } else { config };
         Ok(Self { agent: config.build().into(), base, authorization, operator })
     }
 

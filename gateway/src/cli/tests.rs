@@ -7,7 +7,7 @@ use tokio::runtime::Runtime;
 
 use super::*;
 use crate::admin::tests::control;
-use crate::admin::{self, Token};
+use crate::admin::{self, Tokens};
 use crate::control::Control;
 
 #[test]
@@ -95,9 +95,9 @@ impl Gateway {
         let runtime = Runtime::new().unwrap();
         let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap();
-        let state = admin::State::new(Arc::clone(&control), token.map(Token::new), Arc::default());
+        let state = admin::State::new(Arc::clone(&control), Arc::new(Tokens::of(token)), Arc::default());
         let (shutdown, stop) = tokio::sync::watch::channel(false);
-        runtime.spawn(admin::serve(state, listener, stop));
+        runtime.spawn(admin::serve(state, listener, None, stop));
         Self { dir, control, address, _runtime: runtime, _shutdown: shutdown }
     }
 
@@ -200,7 +200,9 @@ fn gateways_that_are_not_there() {
     let cases = [
         (format!("history --admin http://127.0.0.1:{port}"), exit::UNREACHABLE),
         ("history --admin 127.0.0.1:9901".to_owned(), exit::USAGE),
-        ("history --admin https://127.0.0.1:9901".to_owned(), exit::USAGE),
+        ("history --admin ftp://127.0.0.1:9901".to_owned(), exit::USAGE),
+        (format!("history --admin https://127.0.0.1:{port}"), exit::UNREACHABLE),
+        ("history --admin https://127.0.0.1:9901 --ca /nowhere/ca.pem".to_owned(), exit::USAGE),
         ("check /nowhere/serin.yaml".to_owned(), exit::FAILED),
     ];
     for (line, expected) in cases {

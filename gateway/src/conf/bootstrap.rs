@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::admin::Admin;
 use super::drain::Drain;
 use super::limits::Limits;
 use super::overload::Overload;
@@ -71,7 +72,10 @@ impl Bootstrap {
         join(&mut self.routing.file);
         join(&mut self.traffic.file);
         self.state_dir.iter_mut().for_each(join);
-        self.admin.token_file.iter_mut().for_each(join);
+        self.admin.token_files_mut().for_each(join);
+        if let Some(tls) = &mut self.admin.tls {
+            [&mut tls.cert, &mut tls.key].into_iter().chain(&mut tls.client_ca).for_each(join);
+        }
         self.tag_signing.iter_mut().for_each(|signing| join(&mut signing.key_file));
         for tls in self.listeners.iter_mut().filter_map(|listener| listener.tls.as_mut()) {
             tls.certificates.iter_mut().flat_map(|pair| [&mut pair.cert, &mut pair.key]).for_each(join);
@@ -197,23 +201,6 @@ pub enum TlsVersion {
     /// TLS 1.3.
     #[serde(rename = "1.3")]
     V13,
-}
-
-/// The admin API.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Admin {
-    /// Where it listens. Any address but a loopback one needs a `token_file`.
-    pub address: Address,
-    /// File of the bearer token that callers must show. Default: none is asked for.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub token_file: Option<PathBuf>,
-}
-
-impl Default for Admin {
-    fn default() -> Self {
-        Self { address: Address(([127, 0, 0, 1], 9901).into()), token_file: None }
-    }
 }
 
 /// Where a document is.

@@ -58,7 +58,7 @@ impl Routing {
     pub(super) fn resolve(&mut self, base: &Path) {
         let join = |path: &mut PathBuf| *path = base.join(&*path);
         for service in self.services.values_mut() {
-            service.tls.iter_mut().filter_map(|tls| tls.ca.as_mut()).for_each(join);
+            service.tls.iter_mut().flat_map(UpstreamTls::files_mut).for_each(join);
             service.jwt.iter_mut().map(|jwt| jwt.key.file_mut()).for_each(join);
         }
     }
@@ -229,6 +229,22 @@ pub struct UpstreamTls {
     /// Whether the certificate is verified.
     #[serde(default = "yes")]
     pub verify: bool,
+    /// PEM file of the certificate that is shown to upstreams that ask for one, followed by its intermediates (mTLS).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_cert: Option<PathBuf>,
+    /// PEM file of its private key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_key: Option<PathBuf>,
+    /// SPIFFE ids such as `spiffe://example.org/users`, of which the certificate must bear one. Not in force yet, and
+    /// therefore an error: pingora's TLS client compares host names only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub san: Vec<String>,
+}
+
+impl UpstreamTls {
+    fn files_mut(&mut self) -> impl Iterator<Item = &mut PathBuf> {
+        self.ca.iter_mut().chain(&mut self.client_cert).chain(&mut self.client_key)
+    }
 }
 
 fn yes() -> bool {

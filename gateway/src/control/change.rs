@@ -19,13 +19,16 @@ pub struct Actor {
     pub by: String,
     /// Where the change came from: an address, or `file`.
     pub from: String,
+    /// Name of the token that they showed, if one is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<String>,
 }
 
 impl Actor {
     /// Whoever edited the file.
     #[must_use]
     pub fn file() -> Self {
-        Self { by: "file".to_owned(), from: "file".to_owned() }
+        Self { by: "file".to_owned(), from: "file".to_owned(), token: None }
     }
 }
 

@@ -6,11 +6,13 @@ use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::audit::Audit;
 use super::change::{self, Actor};
 use crate::conf::Traffic;
 use crate::telemetry::names::{ROUTING, TRAFFIC};
@@ -114,6 +116,7 @@ pub struct History {
     /// Whether the file ends within a line, which the next entry must not continue.
     torn: bool,
     routing_digest: Option<String>,
+    audit: Option<Arc<Audit>>,
 }
 
 impl History {
@@ -126,7 +129,8 @@ impl History {
         std::fs::create_dir_all(directory)?;
         let path = directory.join("history.jsonl");
         let file = OpenOptions::new().create(true).append(true).read(true).open(&path)?;
-        let mut history = Self { file, path, entries: VecDeque::new(), lines: 0, torn: false, routing_digest: None };
+        let mut history =
+            Self { file, path, entries: VecDeque::new(), lines: 0, torn: false, routing_digest: None, audit: None };
         let mut lines = BufReader::new(File::open(&history.path)?);
         let mut line = Vec::new();
         while lines.read_until(b'\n', &mut line)? > 0 {
@@ -139,6 +143,12 @@ impl History {
         Ok(history)
     }
 
+    /// Writes every entry to the audit log as well.
+    #[must_use]
+    pub fn with_audit(self, audit: Arc<Audit>) -> Self {
+        Self { audit: Some(audit), ..self }
+    }
+
     /// The entries, newest first.
     #[must_use]
     pub fn entries(&self) -> Vec<Entry> {
@@ -149,6 +159,9 @@ impl History {
     pub fn append(&mut self, mut entry: Entry) {
         if entry.document == ROUTING && entry.outcome == Outcome::Applied {
             entry.digest.clone_from(&self.routing_digest);
+        }
+        if let Some(audit) = &self.audit {
+            audit.append(&entry);
         }
         let mut line = serde_json::to_vec(&entry).unwrap_or_default();
         line.push(b'\n');

@@ -113,6 +113,8 @@ pub struct Metrics {
     /// Traces of single requests that histograms lead to.
     pub exemplars: Exemplars,
     malformed: IntCounterVec,
+    /// Entries that could not be written to the audit log.
+    pub audit_lost: IntCounter,
     /// Requests that are being served.
     pub in_flight: IntGauge,
     /// Connections of clients.
@@ -278,6 +280,7 @@ impl Metrics {
                 &["service", "instance"],
             )?,
             checkers: families.gauge(names::CHECKERS, "Instances that are being checked.")?,
+            audit_lost: families.counter(names::AUDIT_LOST, "Entries that could not be written to the audit log.")?,
             log_dropped: families.counter(names::LOG_DROPPED, "Access log lines that were lost.")?,
             malformed,
             in_flight: families.gauge(names::IN_FLIGHT, "Requests in flight.")?,

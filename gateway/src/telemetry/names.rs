@@ -62,6 +62,8 @@ pub const SPANS_SENT: &str = "serin_spans_sent_total";
 pub const SPANS_DROPPED: &str = "serin_spans_dropped_total";
 /// Times that metrics were sent, by outcome.
 pub const METRICS_SENT: &str = "serin_metrics_exports_total";
+/// Entries that could not be written to the audit log.
+pub const AUDIT_LOST: &str = "serin_audit_lost_total";
 /// Lines that readers of decisions as they happen were too slow for.
 pub const TAIL_DROPPED: &str = "serin_tail_dropped_total";
 /// Step that a ramp is at.

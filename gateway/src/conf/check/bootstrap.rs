@@ -1,5 +1,6 @@
 //! Checks of the bootstrap document.
 
+use super::super::admin::Admin;
 use super::super::bootstrap::{Bootstrap, Listener, Protocol};
 use super::super::problem::At;
 use super::{Report, limits, telemetry};
@@ -19,18 +20,34 @@ pub(in super::super) fn bootstrap(document: &Bootstrap, report: &mut Report<'_>)
         }
     }
     limits::limits(&document.limits, &At::ROOT.key("limits"), report);
-    let admin = &document.admin;
-    if !admin.address.ip().is_loopback() && admin.token_file.is_none() {
-        let message = format!(
-            "the admin API on `{}` can be reached from other hosts: set `admin.token_file`, or listen on 127.0.0.1",
-            admin.address
-        );
-        report.say(&At::ROOT.key("admin").key("address"), message);
-    }
+    admin(&document.admin, report);
     if document.routing.file == document.traffic.file {
         report.say(&At::ROOT.key("traffic").key("file"), "is the same file as `routing.file`: expected two documents");
     }
     telemetry::telemetry(document, report);
+}
+
+/// There is no token by default, and without one only this host may ask.
+fn admin(admin: &Admin, report: &mut Report<'_>) {
+    let at = At::ROOT.key("admin");
+    if !admin.address.ip().is_loopback() && !admin.asks_for_tokens() {
+        let message = format!(
+            "the admin API on `{}` can be reached from other hosts: set `admin.token_file` or `admin.tokens`, or listen on \
+             127.0.0.1",
+            admin.address
+        );
+        report.say(&at.key("address"), message);
+    }
+    let tokens = at.key("tokens");
+    report.unique(&tokens, "name", admin.tokens.iter().map(|token| &token.name), |name| format!("the token `{name}`"));
+    for (index, token) in admin.tokens.iter().enumerate() {
+        let at = tokens.index(index);
+        match (&token.file, &token.env) {
+            (None, None) => report.say(&at, "the token is nowhere: expected `file` or `env`"),
+            (Some(_), Some(_)) => report.say(&at.key("env"), "the token is in `file` already: expected one of the two"),
+            _ => {}
+        }
+    }
 }
 
 /// No two sockets may have the same address; port 0 is a free one each time.

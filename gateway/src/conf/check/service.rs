@@ -108,6 +108,17 @@ fn protocol(service: &Service, at: &At<'_>, report: &mut Report<'_>) {
         }
         _ => {}
     }
+    if tls.client_cert.is_some() != tls.client_key.is_some() {
+        let (has, lacks) =
+            if tls.client_cert.is_some() { ("client_cert", "client_key") } else { ("client_key", "client_cert") };
+        report.say(&at.key(has), format!("a certificate and its key belong together: `{lacks}` is missing"));
+    }
+    if !tls.san.is_empty() {
+        let message = "only the host name in `sni` can be verified, not other names such as SPIFFE ids: pingora's TLS client \
+                       cannot compare them; have the certificates bear a DNS name as well, and trust nothing but the `ca` \
+                       of their trust domain";
+        report.say(&at.key("san"), message);
+    }
     if tls.ca.is_some() && !tls.verify {
         report.say(&at.key("ca"), "has no effect with `verify: false`");
     }

@@ -7,9 +7,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pingora::protocols::tls::CaType;
+use pingora::utils::tls::CertKey;
 use pingora::utils::tls::WrappedX509;
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::CertificateDer;
+use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject;
+use rustls::sign::CertifiedKey;
 use serin_core::chain::ChainPlan;
 use serin_core::instance::{Instance, Vitals};
 use serin_core::load::{LoadBoard, LoadPolicy};
@@ -205,8 +209,25 @@ fn upstream_tls(conf: &conf::UpstreamTls) -> Result<UpstreamTls, String> {
         sni: conf.sni.clone().unwrap_or_default(),
         ca: conf.ca.as_deref().map(authorities).transpose()?,
         verify: conf.verify,
-        client: None,
+        client: conf.client_cert.as_deref().zip(conf.client_key.as_deref()).map(client_certificate).transpose()?,
     })
+}
+
+/// Reads the certificate to show to upstreams. pingora panics on one that is none and on a key that is none, and finds out
+/// only in a handshake that they do not fit, so that is seen to here.
+fn client_certificate((cert, key): (&Path, &Path)) -> Result<Arc<CertKey>, String> {
+    let bad = |path: &Path, error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+    let chain: Vec<CertificateDer<'static>> =
+        CertificateDer::pem_file_iter(cert).and_then(Iterator::collect).map_err(|error| bad(cert, &error))?;
+    let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| bad(key, &error))?;
+    for der in &chain {
+        X509Certificate::from_der(der).map_err(|error| bad(cert, &error))?;
+    }
+    pingora::tls::install_default_crypto_provider();
+    let provider = CryptoProvider::get_default().ok_or("no cryptography is installed")?;
+    CertifiedKey::from_der(chain.clone(), secret.clone_key(), provider).map_err(|error| bad(key, &error))?;
+    let chain = chain.iter().map(|der| der.to_vec()).collect();
+    Ok(Arc::new(CertKey::new(chain, secret.secret_der().to_vec())))
 }
 
 /// Reads certificates of authorities. pingora takes them as parsed certificates and panics on one that is none, so

@@ -205,7 +205,7 @@ pub fn tick(control: &Control, now: Instant, wall: SystemTime) {
 }
 
 fn flip(control: &Control, service: &str, act: Act, at: Moment) {
-    let actor = Actor { by: "ramp".to_owned(), from: "ramp".to_owned() };
+    let actor = Actor { by: "ramp".to_owned(), from: "ramp".to_owned(), token: None };
     let current = control.current();
     let reason = reason(&current, service, &act);
     let aborts = matches!(act, Act::Abort(_));

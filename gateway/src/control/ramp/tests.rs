@@ -13,7 +13,7 @@ fn percent(text: &str) -> Percent {
 }
 
 fn anna() -> Actor {
-    Actor { by: "anna".to_owned(), from: "127.0.0.1".to_owned() }
+    Actor { by: "anna".to_owned(), from: "127.0.0.1".to_owned(), token: None }
 }
 
 /// A control path with made-up time, and requests that it is told of.
