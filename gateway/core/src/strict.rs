@@ -68,8 +68,6 @@ pub struct Head<'a> {
     pub line: Line<'a>,
     /// How its body is delimited.
     pub framing: Framing,
-    /// Whether it has odd field names.
-    pub odd_names: bool,
 }
 
 /// Where the head ends that `bytes` begin with, its empty line included; `None` if there is more to come. `seen` bytes
@@ -129,7 +127,7 @@ pub fn check<'a>(head: &'a [u8], policy: &Policy) -> Result<Head<'a>, Refusal> {
         return Err(Refusal::LineEnd);
     }
     let framing = fields.finish(&line)?;
-    Ok(Head { line, framing, odd_names: fields.has_odd_names() })
+    Ok(Head { line, framing })
 }
 
 /// That a head has no control bytes but TAB, and CR and LF, which [`Lines`] sees to.

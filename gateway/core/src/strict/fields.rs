@@ -54,7 +54,6 @@ pub enum Framing {
 pub struct Fields<'a> {
     policy: &'a Policy,
     count: usize,
-    odd: bool,
     host: Option<&'a [u8]>,
     length: Option<u64>,
     chunked: bool,
@@ -65,7 +64,7 @@ impl<'a> Fields<'a> {
     /// No field yet.
     #[must_use]
     pub fn new(policy: &'a Policy) -> Self {
-        Self { policy, count: 0, odd: false, host: None, length: None, chunked: false, expects: None }
+        Self { policy, count: 0, host: None, length: None, chunked: false, expects: None }
     }
 
     /// Takes in a line of HTTP/1, without its CRLF, that has no control bytes.
@@ -106,7 +105,6 @@ impl<'a> Fields<'a> {
             return Err(Refusal::TooManyFields);
         }
         if odd {
-            self.odd = true;
             return if self.policy.odd_names == OddNames::Reject { Err(Refusal::OddName) } else { Ok(()) };
         }
         // Few names are as long as one that matters here.
@@ -149,12 +147,6 @@ impl<'a> Fields<'a> {
         }
         self.chunked = true;
         Ok(())
-    }
-
-    /// Whether there were names with `_` or `.`.
-    #[must_use]
-    pub fn has_odd_names(&self) -> bool {
-        self.odd
     }
 
     /// What the fields say together with the request line.
