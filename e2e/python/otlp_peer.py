@@ -1,5 +1,6 @@
 """An OTLP receiver on the messages of opentelemetry-proto: gRPC (grpcio) and HTTP. It remembers what it got and tells it as
-JSON, and misbehaves on demand. `server` prints the port of its HTTP side, where also are:
+JSON, and misbehaves on demand. `server [CERT KEY]` prints the port of its HTTP side; gRPC is TLS if there is a certificate.
+On the HTTP side are also:
 
     GET /spans, /metrics, /grpc (the port of gRPC), /calls
     PUT /mode   {"hang": true} | {"delay": 0.5} | {"refuse": "UNAVAILABLE"} | {"reject": 3} | {}
@@ -165,11 +166,15 @@ class Http(BaseHTTPRequestHandler):
 
 
 if __name__ == "__main__":
-    assert sys.argv[1:] == ["server"], sys.argv
+    assert sys.argv[1] == "server", sys.argv
     receiver = grpc.server(futures.ThreadPoolExecutor(max_workers=4))
     trace_service_pb2_grpc.add_TraceServiceServicer_to_server(Traces(), receiver)
     metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server(Metrics(), receiver)
-    grpc_port = receiver.add_insecure_port("127.0.0.1:0")
+    if sys.argv[2:]:
+        cert, key = (open(path, "rb").read() for path in sys.argv[2:])
+        grpc_port = receiver.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([(key, cert)]))
+    else:
+        grpc_port = receiver.add_insecure_port("127.0.0.1:0")
     receiver.start()
     http = ThreadingHTTPServer(("127.0.0.1", 0), Http)
     http.daemon_threads = True

@@ -1,6 +1,7 @@
 //! Receivers of OTLP: one on the messages of `opentelemetry-proto`, and Rotel, a collector that forwards to it.
 
 use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
@@ -22,7 +23,16 @@ pub struct Receiver {
 impl Receiver {
     /// Starts one.
     pub async fn start() -> Self {
-        let server = PyServer::start("otlp_peer.py").await;
+        Self::start_with(&[]).await
+    }
+
+    /// Starts one whose gRPC is TLS, with this certificate and key.
+    pub async fn start_tls((cert, key): &(PathBuf, PathBuf)) -> Self {
+        Self::start_with(&[&cert.to_string_lossy(), &key.to_string_lossy()]).await
+    }
+
+    async fn start_with(args: &[&str]) -> Self {
+        let server = PyServer::start_with("otlp_peer.py", args).await;
         let http = SocketAddr::from(([127, 0, 0, 1], server.port));
         let grpc = Call::get("/grpc").to(http).await.expect(200).json().as_u64().unwrap();
         Self { http, grpc: grpc.try_into().unwrap(), _server: server }

@@ -12,6 +12,7 @@ use serin_e2e::client::{Call, Conn};
 use serin_e2e::origin::{Behaviour, refusing_address};
 use serin_e2e::otlp::{Receiver, Rotel, only};
 use serin_e2e::peers::{self, PyServer};
+use serin_e2e::tls::Authority;
 use serin_e2e::world::{origins, users_conf};
 use serin_e2e::{Conf, Gateway, Origin, conf, gateway, wait};
 use sha2::Sha256;
@@ -345,7 +346,7 @@ fn is_trace_header(name: &str) -> bool {
 
 #[tokio::test]
 async fn what_failed_or_was_slow_is_told_in_any_case() {
-    let always = json!({"sample": "0%", "always": {"on_error": true, "slow_over": "150ms"}});
+    let always = json!({"sample": "0%", "always": {"on_error": true, "slow_over": "2s"}});
     let (gateway, _origin, receiver) = traced(always, false).await;
     let seen = Call::get("/pool").to(gateway.http()).await.expect(200).seen("traceparent").unwrap();
     assert!(seen.ends_with("-02"), "not sampled, of a random identity: {seen}");
@@ -355,12 +356,12 @@ async fn what_failed_or_was_slow_is_told_in_any_case() {
     let server = only(&spans, "server");
     assert_eq!((text(server, "error.type"), &server["status"]), ("500", &json!("error")));
     assert_eq!(text(only(&spans, "client"), "error.type"), "500");
-    let _ = Call::get("/pool/delay/200").to(gateway.http()).await.expect(200);
+    let _ = Call::get("/pool/delay/2200").to(gateway.http()).await.expect(200);
     let spans = receiver.spans(4).await;
     let slow = &spans[2..];
     assert_eq!(
         (text(only(slow, "server"), "url.path"), &only(slow, "server")["status"]),
-        ("/pool/delay/200", &json!("unset"))
+        ("/pool/delay/2200", &json!("unset"))
     );
     // What never got anywhere is told as well.
     let _ = Call::get("/pool/reset").to(gateway.http()).await.expect(502);
@@ -540,13 +541,15 @@ async fn a_receiver_that_fails_costs_spans_and_nothing_else() {
         for _ in 0..REQUESTS {
             let _ = Call::get("/pool").on(&mut conn).await.expect(200);
         }
-        let (before, mut worst) = (gateway.rss_kib(), Duration::ZERO);
+        let (before, mut times) = (gateway.rss_kib(), vec![]);
         for _ in 0..REQUESTS {
             let start = Instant::now();
             let _ = Call::get("/pool").on(&mut conn).await.expect(200);
-            worst = worst.max(start.elapsed());
+            times.push(start.elapsed());
         }
-        assert!(worst < Duration::from_secs(1), "{mode}: a request took {worst:?}");
+        times.sort_unstable();
+        let p99 = times[times.len() * 99 / 100];
+        assert!(p99 < Duration::from_millis(200), "{mode}: p99 {p99:?}");
         let grown = gateway.rss_kib().saturating_sub(before);
         assert!(grown < 8 * 1024, "{mode}: {grown} KiB");
         wait::until(format!("drops to be counted: {mode}"), || async {
@@ -571,6 +574,32 @@ async fn a_receiver_that_fails_costs_spans_and_nothing_else() {
                 (receiver.now().await.len() > known).then_some(())
             })
             .await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_receiver_with_tls_is_verified() {
+    let (authority, dir) = (Authority::new(), gateway::directory());
+    let receiver = Receiver::start_tls(&authority.issue("localhost").write(dir.path(), "receiver")).await;
+    let origin = Origin::start("a").await;
+    for (trusted, authority) in [(false, Authority::new()), (true, authority)] {
+        let ca = dir.path().join("ca.pem");
+        gateway::write_atomically(&ca, &authority.pem());
+        let mut conf = receiver.traces(single(&origin), "grpc");
+        let url = receiver.grpc_url().replace("http://", "https://");
+        conf.bootstrap["telemetry"]["traces"]["otlp"] = json!({"endpoint": url, "ca_file": ca});
+        let gateway = Gateway::start(conf).await;
+        let _ = Call::get("/pool").to(gateway.http()).await.expect(200);
+        if trusted {
+            assert_eq!(receiver.spans(2).await.len(), 2);
+        } else {
+            wait::until("spans that were not delivered", || async {
+                let metrics = gateway.metrics().await;
+                (metrics.sum("serin_spans_dropped_total", &["reason=\"undelivered\""]) > 1.5).then_some(())
+            })
+            .await;
+            assert!(receiver.now().await.is_empty());
         }
     }
 }

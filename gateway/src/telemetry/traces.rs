@@ -88,7 +88,9 @@ impl Policy {
             TrustParent::TrustedProxies => trusted_proxy,
             TrustParent::Never => false,
         };
-        let (origin, format) = self.extract(headers);
+        // Most requests bring nothing of the kind, and one look at the names is quicker than one for each of them.
+        let bare = !headers.keys().any(context::is_context);
+        let (origin, format) = if bare { (Origin::Nothing, None) } else { self.extract(headers) };
         let said = match origin {
             Origin::Parent(parent) => parent.sampled,
             Origin::Decision(sampled) => Some(sampled),
@@ -110,6 +112,7 @@ impl Policy {
             random: parent.is_none_or(|parent| parent.random),
             // Whoever said that it is not sampled is right, and may be passed on as it is.
             untouched: !sampled && said == Some(false),
+            bare,
             keeps_state: format == Some(Propagation::Tracecontext) && context::is_sound_state(headers),
             attempts: SmallVec::new(),
             grpc_status: None,
@@ -147,11 +150,12 @@ impl Policy {
         let span = attempt.map_or(trace.span_id, |attempt| attempt.span_id);
         for &format in &self.formats {
             match format {
+                Propagation::Baggage if trace.bare => {}
                 Propagation::Baggage => baggage::clean(headers),
                 _ if trace.untouched => {}
                 Propagation::Tracecontext => {
                     headers.insert(&context::TRACEPARENT, context::traceparent(trace.trace_id, span, trace.flags()));
-                    if !trace.keeps_state {
+                    if !trace.keeps_state && !trace.bare {
                         headers.remove(&context::TRACESTATE);
                     }
                 }
@@ -185,6 +189,8 @@ pub struct Trace {
     debug: bool,
     random: bool,
     untouched: bool,
+    /// Whether it came without any headers of a trace.
+    bare: bool,
     keeps_state: bool,
     /// Its attempts so far, in the order in which they began.
     pub attempts: SmallVec<[Attempt; 1]>,

@@ -20,6 +20,12 @@ const MAX_MEMBERS: usize = 32;
 /// Longest `tracestate` that is passed on, in bytes; a vendor must pass on 512 (section 3.3.1.5).
 const MAX_STATE: usize = 4_096;
 
+/// Whether a header is one of those that say something of a trace, in any format.
+#[must_use]
+pub fn is_context(name: &HeaderName) -> bool {
+    matches!(name.as_str(), "traceparent" | "tracestate" | "baggage" | "b3") || name.as_str().starts_with("x-b3-")
+}
+
 /// What a request says of the span that it comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parent {
@@ -179,6 +185,16 @@ mod tests {
         ];
         for (text, sampled) in cases {
             assert_eq!(parse(text.as_bytes()).map(|parent| parent.sampled), sampled, "{text}");
+        }
+    }
+
+    #[test]
+    fn headers_of_a_trace_are_known_by_their_names() {
+        for name in ["traceparent", "tracestate", "baggage", "b3", "x-b3-traceid", "x-b3-flags"] {
+            assert!(is_context(&HeaderName::from_static(name)), "{name}");
+        }
+        for name in ["host", "trace", "x-b4-traceid", "b33", "x-request-id"] {
+            assert!(!is_context(&HeaderName::from_static(name)), "{name}");
         }
     }
 
