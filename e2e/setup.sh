@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs the peers of the end-to-end tests (Python's grpcio and websockets) into .tools/venv, libfaketime, which shifts
-# the clock of a process, Prometheus with promtool, curl, slowhttptest, and Chromium with its driver, for the console.
-# Does nothing if they are there.
+# the clock of a process, Prometheus with promtool, curl, slowhttptest, and Chromium with its driver, for the console; and
+# the servers that a fleet leans on: etcd, ZooKeeper, Redis and r-nacos. Does nothing if they are there.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 venv="$here/../.tools/venv"
@@ -35,6 +35,35 @@ if ! command -v chromium >/dev/null || ! command -v chromedriver >/dev/null; the
     echo "e2e peers: installing chromium and its driver"
     $sudo apt-get update -q
     $sudo apt-get install -y -q --no-install-recommends chromium chromium-driver
+fi
+# The tests start their own servers; those that the packages would start are in nobody's interest.
+servers=
+command -v etcd >/dev/null 2>&1 || servers="$servers etcd-server"
+command -v redis-server >/dev/null 2>&1 || servers="$servers redis-server"
+[ -e /usr/share/java/zookeeper.jar ] || servers="$servers zookeeper default-jre-headless"
+if [ -n "$servers" ]; then
+    echo "e2e peers: installing$servers"
+    $sudo apt-get update -q
+    policy=/usr/sbin/policy-rc.d
+    [ -e "$policy" ] && policy=
+    [ -z "$policy" ] || printf '#!/bin/sh\nexit 101\n' | $sudo tee "$policy" >/dev/null
+    [ -z "$policy" ] || $sudo chmod 755 "$policy"
+    # shellcheck disable=SC2086  # one argument per package is what is meant
+    DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -q --no-install-recommends $servers
+    [ -z "$policy" ] || $sudo rm "$policy"
+    for unit in etcd redis-server; do
+        $sudo systemctl disable "$unit" >/dev/null 2>&1 || true
+    done
+fi
+rnacos="$here/../.tools/rnacos"
+if ! [ -x "$rnacos/bin/rnacos" ]; then
+    echo "e2e peers: building r-nacos (some minutes)"
+    scratch=$(mktemp -d)
+    # Built to be there soon, not to be fast; nothing of the build is kept.
+    CARGO_TARGET_DIR="$scratch" CARGO_PROFILE_RELEASE_DEBUG=0 CARGO_PROFILE_RELEASE_OPT_LEVEL=1 \
+        CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
+        cargo install --quiet --locked --root "$rnacos" --version 0.8.8 rnacos || { rm -rf "$scratch"; exit 1; }
+    rm -rf "$scratch"
 fi
 if cmp -s "$wanted" "$stamp"; then
     echo "e2e peers: present"

@@ -112,6 +112,13 @@ impl Gateway {
         self.ready().await.unwrap_or_else(|output| panic!("the gateway did not start again:\n{output}"));
     }
 
+    /// Kills the process for good.
+    pub fn stop(&self) {
+        let mut child = self.child.lock().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
     /// Sends it a signal such as `TERM`.
     ///
     /// # Panics

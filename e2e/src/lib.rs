@@ -25,6 +25,7 @@ pub mod prometheus;
 pub mod raw;
 pub mod recorder;
 pub mod rogue;
+pub mod servers;
 pub mod session;
 pub mod streams;
 pub mod tls;

@@ -10,8 +10,10 @@ mod drain;
 mod limits;
 mod load;
 mod overload;
+mod place;
 mod problem;
 mod ramp;
+mod registry;
 mod requests;
 mod routing;
 mod scalar;
@@ -38,13 +40,15 @@ pub use self::drain::{Drain, Steps};
 pub use self::limits::{H2Limits, Limits};
 pub use self::load::{Checked, Documents, check, load, routing_of};
 pub use self::overload::Overload;
+pub use self::place::{ClientTls, EtcdDocument, EtcdServer, NacosDocument, NacosServer, Place};
 pub use self::problem::{Problem, Problems};
 pub use self::ramp::{Ramp, RampState};
+pub use self::registry::{Dns, EtcdRegistry, FromRegistry, Registration, Registry, ZooKeeper};
 pub use self::requests::{Borders, Requests, Underscores};
 pub use self::routing::*;
 pub use self::scalar::{
-    Address, ByteRate, Cidr, CookieName, Endpoint, Guard, HeaderName, LogTarget, Memory, Method, Moment, Name, OrNone,
-    Percent, Rate, Size, Span,
+    Address, BaseUrl, ByteRate, Cidr, CookieName, Endpoint, Guard, HeaderName, HostPort, LogTarget, Memory, Method,
+    Moment, Name, OrNone, Percent, Rate, Size, Span,
 };
 pub use self::telemetry::*;
 pub use self::traffic::{Abort, ServiceTraffic, Switch, Switches, Traffic};

@@ -5,29 +5,42 @@
 pub mod audit;
 pub mod build;
 pub mod change;
+pub mod fleet;
+mod flip;
 pub mod generation;
 pub mod history;
+mod leader;
+mod merge;
 pub mod ramp;
+mod reconcile;
+mod take;
 pub mod watch;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serin_core::plugin::{Catalogue, Node};
-use serin_core::selfguard::Trip;
 use serin_core::tag::SigningKey;
 
 use self::audit::Audit;
 use self::build::Workshop;
-use self::change::{Actor, Change, FlipError};
+use self::change::Actor;
+use self::fleet::{Fleet, Link};
+pub use self::flip::Flipped;
+pub(crate) use self::flip::recheck;
 use self::generation::Generation;
 use self::history::{Entry, History};
 use self::ramp::driver::Ramps;
-use crate::conf::{self, Bootstrap, Problem, Problems, Routing, Source, Traffic};
+use crate::conf::{self, Bootstrap, Place, Problem, Problems, Source, Traffic};
+use crate::registries::desk::RegistryStatus;
+use crate::registries::discovery::{self, Discovery};
+use crate::registries::register::Membership;
+use crate::sources::Version;
 use crate::telemetry::access_log::Timestamp;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::names::{ROUTING, TRAFFIC};
@@ -42,6 +55,9 @@ pub struct Control {
     workshop: Workshop,
     state: Mutex<State>,
     ramps: Ramps,
+    fleet: Fleet,
+    discovery: Arc<Discovery>,
+    membership: Membership,
     audit: Arc<Audit>,
 }
 
@@ -50,18 +66,69 @@ struct State {
     history: History,
     routing: DocumentState,
     traffic: DocumentState,
+    /// The traffic document as the config center had it last, if there is one.
+    shared: Option<Traffic>,
+    /// Changes that the config center does not have yet, if there are any.
+    local: Option<Local>,
+    /// The traffic document in force, if its file could not be written.
+    unwritten: Option<Unwritten>,
 }
 
-/// How a document's file was last seen.
+/// What is in force and could not be written to its file.
+struct Unwritten {
+    text: String,
+    why: String,
+}
+
+/// Changes of the traffic document that were made while the config center could not be reached.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct Local {
+    /// Since when.
+    #[schemars(with = "String")]
+    pub since: Timestamp,
+    /// The revision of the center that they were made to.
+    pub base_revision: u64,
+    /// What they are: one line for each.
+    pub changes: Vec<String>,
+    /// When they were written to a center that may not have compared: somebody else may have written over them.
+    #[serde(skip)]
+    published: Option<Instant>,
+}
+
+/// How a document was last seen where it is kept.
 #[derive(Default)]
 struct DocumentState {
     text: String,
     refused: Option<Refusal>,
+    /// Its version in its config center; none if it is in a file, or was not seen there yet.
+    version: Option<Version>,
+    /// Revision of the other document that it was refused beside.
+    against: u64,
 }
 
 impl DocumentState {
-    /// Whether this is what was read the last time: the same text, or the same reason why there is none. A file that
-    /// cannot be read is refused once, as a bad one is, and not at every look.
+    /// One that is in force.
+    fn of(text: String, version: Option<Version>) -> Self {
+        Self { text, version, ..Self::default() }
+    }
+
+    /// Whether this is what is in force.
+    fn holds(&self, source: &Source) -> bool {
+        self.refused.is_none() && source.text == self.text
+    }
+
+    /// Whether nothing changed by which it was refused.
+    fn is_judged_against(&self, other: u64) -> bool {
+        self.refused.is_none() || self.against == other
+    }
+
+    /// Whether it was refused for just this reason before.
+    fn is_refused_for(&self, problems: &Problems) -> bool {
+        self.refused.as_ref().is_some_and(|refusal| refusal.problems == problems.0)
+    }
+
+    /// Whether this is what was read the last time: the same text, or the same reason why there is none. What cannot be
+    /// read is refused once, as a bad document is, and not at every look.
     fn has_seen(&self, read: &Result<Source, Problems>) -> bool {
         match read {
             Ok(source) => source.text == self.text,
@@ -89,6 +156,10 @@ pub struct Status {
     pub routing: DocumentStatus,
     /// The traffic document.
     pub traffic: DocumentStatus,
+    /// Registries of instances by name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(default)]
+    pub registries: BTreeMap<String, RegistryStatus>,
 }
 
 /// State of one document.
@@ -96,10 +167,32 @@ pub struct Status {
 pub struct DocumentStatus {
     /// Revision in force.
     pub revision: u64,
-    /// File it is read from.
-    pub file: std::path::PathBuf,
+    /// Where it is kept: a file, or a config center.
+    pub source: String,
+    /// The config center, if it is in one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub center: Option<CenterStatus>,
     /// What was refused since, if it was.
     pub refused: Option<Refusal>,
+    /// Why its file does not hold what is in force, if it could not be written. It is tried again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_written: Option<String>,
+}
+
+/// How a config center stands.
+#[derive(Serialize, JsonSchema)]
+pub struct CenterStatus {
+    /// Whether it can be reached.
+    pub reachable: bool,
+    /// Why it cannot be reached.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    /// Changes that it does not have yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub local: Option<Local>,
+    /// Whether this gateway leads the ramps of all that share the traffic document; only looked after while there are any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leads_ramps: Option<bool>,
 }
 
 impl Control {
@@ -112,14 +205,24 @@ impl Control {
         let upkeep = Arc::new(Upkeep::new(Arc::clone(&metrics)));
         let paths = bootstrap.requests.paths();
         let workshop = Workshop { catalogue, node: node(&bootstrap), metrics, signing_key, paths, upkeep };
-        let routing_source = Source::read(&bootstrap.routing.file)?;
-        let routing = Arc::new(conf::routing_of(&bootstrap, &routing_source, &workshop.catalogue)?);
-        let traffic_source = Source::read(&bootstrap.traffic.file)?;
-        let traffic = conf::traffic(&traffic_source, &routing)?;
         let state_dir = bootstrap.state_dir();
         let history = History::open(&state_dir).map_err(|e| cannot("keep a history in", &state_dir, &e))?;
         let audit = Arc::new(Audit::new(&state_dir, workshop.metrics.audit_lost.clone()));
         let mut history = history.with_audit(Arc::clone(&audit));
+        let fleet = Fleet::open(&bootstrap, Arc::clone(&workshop.node.id), &workshop.metrics)?;
+        let first =
+            fleet.first_routing(&bootstrap, |source| conf::routing_of(&bootstrap, source, &workshop.catalogue))?;
+        let (mut routing, routing_source, routing_refused) = (first.document, first.source, first.refused);
+        let membership = Membership::new(&bootstrap)?;
+        let discovery = Discovery::start(&bootstrap, &workshop.metrics, fleet.runtime())?;
+        discovery.want(&routing);
+        discovery.await_answers(discovery::START);
+        discovery.fill(&mut routing);
+        let routing = Arc::new(routing);
+        let first = fleet.first_traffic(&bootstrap, |source| conf::traffic(source, &routing))?;
+        let (traffic, traffic_source, traffic_refused) = (first.document, first.source, first.refused);
+        let (shared, local) = fleet.left_over(&traffic, |source| conf::traffic(source, &routing));
+        let shared = shared.or_else(|| fleet.traffic.is_some().then(|| traffic.clone()));
         let revisions = (history.routing_revision(&routing_source.text), history.traffic_revision(&traffic));
         let generation = workshop
             .build(&routing, &Arc::new(traffic), revisions, None)
@@ -141,10 +244,24 @@ impl Control {
             workshop,
             state: Mutex::new(State {
                 history,
-                routing: DocumentState { text: routing_source.text, refused: None },
-                traffic: DocumentState { text: traffic_source.text, refused: None },
+                routing: DocumentState {
+                    text: routing_source.text,
+                    refused: routing_refused,
+                    ..DocumentState::default()
+                },
+                traffic: DocumentState {
+                    text: traffic_source.text,
+                    refused: traffic_refused,
+                    ..DocumentState::default()
+                },
+                shared,
+                local,
+                unwritten: None,
             }),
             ramps: Ramps::default(),
+            fleet,
+            discovery: Arc::new(discovery),
+            membership,
             audit,
         })
     }
@@ -185,179 +302,57 @@ impl Control {
         &self.workshop.upkeep
     }
 
+    /// Registers this gateway where it is to be found.
+    pub fn enlist(&self) {
+        if let Some(runtime) = self.fleet.runtime() {
+            self.membership.enlist(runtime);
+        }
+    }
+
+    /// Takes this gateway out of the registries.
+    pub async fn leave(&self) {
+        self.membership.leave().await;
+    }
+
+    /// Whether this gateway leads the ramps. Looks after that, which may wait for a config center.
+    #[must_use]
+    pub fn leads(&self, now: Instant) -> bool {
+        self.fleet.leadership.tick(&self.fleet, now);
+        self.fleet.leadership.leads()
+    }
+
     /// State of the documents.
     #[must_use]
     pub fn status(&self) -> Status {
         let current = self.current();
         let state = self.lock();
-        let status = |revision, file: &Path, document: &DocumentState| DocumentStatus {
+        let status = |revision, place: &Place, link: Option<&Arc<Link>>, document: &DocumentState| DocumentStatus {
             revision,
-            file: file.to_owned(),
+            source: place.file().map(|file| file.display().to_string()).or(link.map(|l| l.name())).unwrap_or_default(),
+            center: link.map(|link| link.status()),
             refused: document.refused.clone(),
+            not_written: None,
         };
-        Status {
+        let (Bootstrap { routing, traffic, .. }, Fleet { routing: far_routing, traffic: far_traffic, .. }) =
+            (&self.bootstrap, &self.fleet);
+        let mut status = Status {
             ready: true,
-            routing: status(current.routing_revision, &self.bootstrap.routing.file, &state.routing),
-            traffic: status(current.traffic_revision, &self.bootstrap.traffic.file, &state.traffic),
+            routing: status(current.routing_revision, routing, far_routing.as_ref(), &state.routing),
+            traffic: status(current.traffic_revision, traffic, far_traffic.as_ref(), &state.traffic),
+            registries: self.discovery.status(),
+        };
+        status.traffic.not_written = state.unwritten.as_ref().map(|unwritten| unwritten.why.clone());
+        if let Some(center) = &mut status.traffic.center {
+            center.local.clone_from(&state.local);
+            center.leads_ramps = Some(self.fleet.leadership.leads());
         }
+        status
     }
 
     /// The history, newest first.
     #[must_use]
     pub fn history(&self) -> Vec<Entry> {
         self.lock().history.entries()
-    }
-
-    /// Reads the routing document again, if its file changed.
-    pub fn reload_routing(&self) {
-        let mut state = self.lock();
-        let began = Instant::now();
-        let file = &self.bootstrap.routing.file;
-        let read = Source::read(file);
-        if state.routing.has_seen(&read) {
-            self.confirm(ROUTING, &state.routing, began);
-            return;
-        }
-        let built = read.and_then(|source| {
-            let routing = conf::routing_of(&self.bootstrap, &source, &self.workshop.catalogue)?;
-            let current = self.current();
-            // What operators flipped must fit the new routing as well, or neither is taken.
-            recheck(&current.traffic, &routing)?;
-            let revision = state.history.routing_revision(&source.text).max(current.routing_revision + 1);
-            let revisions = (revision, current.traffic_revision);
-            let built = self.workshop.build(&Arc::new(routing), &current.traffic, revisions, Some(&current));
-            let generation = built.map_err(|problem| Problems::whole(&source.name, problem))?;
-            Ok((source.text, generation))
-        });
-        let result = built.map(|(text, generation)| {
-            state.routing = DocumentState { text, refused: None };
-            let State { history, routing, .. } = &mut *state;
-            history.note_routing(&routing.text);
-            let revision = generation.routing_revision;
-            // In force before it is noted: a slow disk delays no change.
-            self.publish(generation);
-            self.metrics().sources.loaded(ROUTING, Instant::now());
-            history.append(Entry::applied(ROUTING, revision, &Actor::file(), "reload", "", None));
-        });
-        if let Err(problems) = self.conclude(ROUTING, began, result) {
-            let State { history, routing, .. } = &mut *state;
-            refuse(history, routing, file, ROUTING, problems);
-        }
-    }
-
-    /// Reads the traffic document again, if its file changed.
-    pub fn reload_traffic(&self) {
-        let mut state = self.lock();
-        let began = Instant::now();
-        let file = &self.bootstrap.traffic.file;
-        let read = Source::read(file);
-        if state.traffic.has_seen(&read) {
-            self.confirm(TRAFFIC, &state.traffic, began);
-            return;
-        }
-        let current = self.current();
-        let parsed = read.and_then(|source| Ok((conf::traffic(&source, &current.routing)?, source.text)));
-        let result = parsed.map(|(mut traffic, text)| {
-            state.traffic = DocumentState { text, refused: None };
-            self.metrics().sources.loaded(TRAFFIC, began);
-            if change::same(&traffic, &current.traffic) {
-                return;
-            }
-            traffic.revision = traffic.revision.max(current.traffic_revision + 1);
-            ramp::yield_to("an edit of the file", None, &current.traffic, &mut traffic, &current.routing);
-            let entry = Entry::flip(&Actor::file(), "edit", "", &current.traffic, &traffic);
-            self.publish(self.workshop.reflow(&current, traffic));
-            state.history.append(entry);
-        });
-        if let Err(problems) = self.conclude(TRAFFIC, began, result) {
-            let State { history, traffic, .. } = &mut *state;
-            refuse(history, traffic, file, TRAFFIC, problems);
-        }
-    }
-
-    /// Changes the traffic document: checks it, puts it in force, writes the file, and notes who did it and why. With
-    /// `expected`, only if that is the revision in force. A refused change is noted as well.
-    ///
-    /// # Errors
-    /// If the revision is another one, the change names something unknown, or the result is no sound document.
-    pub fn flip(
-        &self,
-        actor: &Actor,
-        change: &Change,
-        reason: &str,
-        expected: Option<u64>,
-    ) -> Result<Flipped, FlipError> {
-        let mut state = self.lock();
-        let began = Instant::now();
-        let current = self.current();
-        let result = self.prepare(&state, &current, actor, change, expected);
-        let traffic = match result {
-            Ok(traffic) => traffic,
-            Err(error) => {
-                self.metrics().count_document(TRAFFIC, false, began.elapsed());
-                state.history.append(Entry::refused(TRAFFIC, actor, &change.to_string(), reason, error.problems()));
-                return Err(error);
-            }
-        };
-        let entry = Entry::flip(actor, &change.to_string(), reason, &current.traffic, &traffic);
-        // In force first: a disk that is full must not keep an operator from pulling a switch.
-        self.publish(self.workshop.reflow(&current, traffic.clone()));
-        self.metrics().sources.loaded(TRAFFIC, began);
-        let text = change::to_yaml(&traffic);
-        let written = change::write_atomically(&self.bootstrap.traffic.file, &text);
-        if written.is_ok() {
-            state.traffic = DocumentState { text, refused: None };
-        }
-        state.history.append(entry);
-        self.metrics().count_document(TRAFFIC, true, began.elapsed());
-        Ok(Flipped { traffic, not_written: written.err().map(|error| error.to_string()) })
-    }
-
-    /// Puts a service's chain back in force that the gateway took out, and notes who did it and why. Says why it was
-    /// out, if it was; `None` if there is no such service.
-    pub fn rearm(&self, actor: &Actor, service: &str, reason: &str) -> Option<Option<Trip>> {
-        let mut state = self.lock();
-        let current = self.current();
-        let side = &current.services[current.service(service)?];
-        let was = side.guard.rearm();
-        side.metrics.tripped.set(0);
-        let action = match was {
-            Some(why) => format!("rearm {service}, which had {}", why.as_words()),
-            None => format!("rearm {service}, which was armed"),
-        };
-        let applied = Entry::applied(TRAFFIC, 0, actor, &action, reason, None);
-        state.history.append(Entry { revision: None, ..applied });
-        tracing::warn!(service, by = %actor.by, "the balancer chain is in force again");
-        Some(was)
-    }
-
-    fn prepare(
-        &self,
-        state: &State,
-        current: &Generation,
-        actor: &Actor,
-        change: &Change,
-        expected: Option<u64>,
-    ) -> Result<Traffic, FlipError> {
-        if let Some(expected) = expected.filter(|expected| *expected != current.traffic_revision) {
-            return Err(FlipError::Stale { expected, current: current.traffic_revision });
-        }
-        let mut traffic =
-            change.apply(&current.traffic, &current.routing, |revision| state.history.traffic(revision))?;
-        let rollback = if let Change::Rollback(revision) = change { Some(*revision) } else { None };
-        if !matches!(change, Change::Ramp(_)) {
-            ramp::yield_to(&actor.by, rollback, &current.traffic, &mut traffic, &current.routing);
-        }
-        recheck(&traffic, &current.routing).map_err(FlipError::Invalid)?;
-        traffic.revision = current.traffic_revision + 1;
-        Ok(traffic)
-    }
-
-    /// Notes that a file holds what is in force, if it does.
-    fn confirm(&self, name: &str, document: &DocumentState, now: Instant) {
-        if document.refused.is_none() {
-            self.metrics().sources.confirmed(name, now);
-        }
     }
 
     fn publish(&self, generation: Generation) {
@@ -378,30 +373,6 @@ impl Control {
         // The state is consistent between any two statements, so a panic elsewhere does not spoil it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// A change that is in force.
-pub struct Flipped {
-    /// The traffic document in force.
-    pub traffic: Traffic,
-    /// Why it could not be written to its file, if it could not.
-    pub not_written: Option<String>,
-}
-
-/// Checks a traffic document that comes from no file as if it did: its text is what would be written.
-///
-/// # Errors
-/// Everything that is wrong with it.
-pub(crate) fn recheck(traffic: &Traffic, routing: &Routing) -> Result<(), Problems> {
-    conf::traffic(&Source::inline("traffic", change::to_yaml(traffic)), routing).map(drop)
-}
-
-fn refuse(history: &mut History, state: &mut DocumentState, file: &Path, document: &'static str, problems: Problems) {
-    // Remembered, so that the same bad text is refused once and not at every look.
-    state.text = std::fs::read_to_string(file).unwrap_or_default();
-    let lines = problems.0.iter().map(ToString::to_string).collect();
-    state.refused = Some(Refusal { at: Timestamp(SystemTime::now()), problems: problems.0 });
-    history.append(Entry::refused(document, &Actor::file(), "reload", "", lines));
 }
 
 fn node(bootstrap: &Bootstrap) -> Node {

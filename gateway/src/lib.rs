@@ -16,7 +16,9 @@ pub mod overload;
 pub mod pool;
 pub mod proxy;
 pub mod pulse;
+pub mod registries;
 pub mod server;
+pub mod sources;
 pub mod telemetry;
 pub mod upkeep;
 

@@ -6,7 +6,7 @@ mod stoppable;
 mod upgrade;
 
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -106,6 +106,7 @@ pub fn run(bootstrap: Bootstrap, catalogue: Catalogue, start: Start) -> Result<(
     let spare = sockets.duplicate().map_err(|error| StartError::System("sockets", error.to_string()))?;
     let all = certificates.iter().flatten().chain(tls.as_ref().map(admin::Tls::certificates)).cloned().collect();
     watch_files(&control, all, &tokens, &drain)?;
+    control.follow();
     let overload = Arc::new(Overload::new(&bootstrap.overload, control.metrics().overload()));
     let watched = overload.watch(Arc::clone(&control.live), control.metrics().in_flight.clone());
     watched.map_err(|error| StartError::System("overload", error.to_string()))?;
@@ -127,6 +128,7 @@ pub fn run(bootstrap: Bootstrap, catalogue: Catalogue, start: Start) -> Result<(
     }
     let state = admin::State::new(Arc::clone(&control), tokens, drain.unready()).with_overload(overload);
     let admin = AdminService {
+        control: Arc::clone(&control),
         state,
         listener,
         tls,
@@ -201,7 +203,8 @@ fn watch_files(
     drain: &Arc<Drain>,
 ) -> Result<(), StartError> {
     let bootstrap = &control.bootstrap;
-    let mut files: Vec<PathBuf> = vec![bootstrap.routing.file.clone(), bootstrap.traffic.file.clone()];
+    let documents = [&bootstrap.routing, &bootstrap.traffic].into_iter().filter_map(|place| place.file());
+    let mut files: Vec<PathBuf> = documents.map(Path::to_owned).collect();
     files.extend(certificates.iter().flat_map(|certificates| certificates.files()));
     files.extend(tokens.files());
     let (control, tokens, drain) = (Arc::clone(control), Arc::clone(tokens), Arc::clone(drain));
@@ -209,8 +212,7 @@ fn watch_files(
         if drain.is(Office::Left) {
             return;
         }
-        control.reload_traffic();
-        control.reload_routing();
+        control.reload();
         if let Err(problem) = tokens.reload() {
             tracing::error!(%problem, "tokens refused, the old ones stay");
         }
@@ -319,6 +321,7 @@ fn access_log(control: &Control) -> Result<Option<AccessLog>, StartError> {
 }
 
 struct AdminService {
+    control: Arc<Control>,
     state: admin::State,
     listener: TcpListener,
     tls: Option<admin::Tls>,
@@ -337,6 +340,7 @@ impl BackgroundService for AdminService {
         // Whoever is told that the gateway is ready may connect at once. An error means that the proxy is gone.
         let _ = self.serving.clone().wait_for(|serving| *serving).await;
         self.take_over().await;
+        self.control.enlist();
         stop::tell(&[NotifyState::Ready]);
         let listener = self.listener.try_clone().and_then(tokio::net::TcpListener::from_std);
         let served = match listener {

@@ -44,6 +44,21 @@ impl Upkeep {
         if in_force.as_ref().is_some_and(|routing| Arc::ptr_eq(routing, &generation.routing)) {
             return;
         }
+        self.take_over(generation);
+        self.metrics.keep_only(generation);
+        *in_force = Some(Arc::clone(&generation.routing));
+    }
+
+    /// Takes over a generation in which nothing is new but instances of some services, by position. Series of instances
+    /// that left go a little later.
+    pub fn repopulate(&self, generation: &Generation, services: &[usize]) {
+        let mut in_force = self.in_force.lock().unwrap_or_else(PoisonError::into_inner);
+        self.take_over(generation);
+        self.metrics.keep_instances(generation, services);
+        *in_force = Some(Arc::clone(&generation.routing));
+    }
+
+    fn take_over(&self, generation: &Generation) {
         let pools = generation.services.iter().flat_map(|side| side.pools.iter().zip(&side.peers));
         self.keeper.apply(pools, Instant::now());
         let services = || generation.core.services.iter().zip(&generation.services);
@@ -54,8 +69,6 @@ impl Upkeep {
                 target: side.checks.get(at),
             })
         }));
-        self.metrics.keep_only(generation);
-        *in_force = Some(Arc::clone(&generation.routing));
     }
 }
 
@@ -88,7 +101,10 @@ impl BackgroundService for UpkeepService {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                _ = ticks.tick() => self.0.keeper.tick(Instant::now()),
+                _ = ticks.tick() => {
+                    self.0.keeper.tick(Instant::now());
+                    self.0.metrics.sweep_if_due(Instant::now());
+                }
                 stopping = shutdown.changed() => if stopping.is_err() || *shutdown.borrow() { return },
             }
         }

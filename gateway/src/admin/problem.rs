@@ -108,6 +108,7 @@ impl From<FlipError> for ApiError {
             FlipError::UnknownService { .. } | FlipError::UnknownRevision(_) => {
                 Self::new(StatusCode::NOT_FOUND, error.to_string())
             }
+            FlipError::Contended(_) => Self::new(StatusCode::CONFLICT, format!("{error}.")),
             FlipError::Ramp(message) => Self::new(StatusCode::CONFLICT, format!("{message}.")),
             FlipError::OnlyForAll(_) => Self::wrong("service", error.to_string()),
             FlipError::Invalid(problems) => problems.into(),

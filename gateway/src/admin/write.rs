@@ -17,6 +17,7 @@ use super::problem::ApiError;
 use super::read::{blocking, operator};
 use super::{Holder, State, guard};
 use crate::conf::{Abort, Name, Percent, ServiceTraffic, Switches, Traffic};
+use crate::control::Flipped;
 use crate::control::change::{Actor, Change, SwitchKind};
 
 /// Longest reason, in characters.
@@ -104,7 +105,8 @@ pub struct Written {
     pub revision: u64,
     /// The traffic document in force.
     pub traffic: Traffic,
-    /// What went wrong besides: the file could not be written, so that the change is lost at a restart.
+    /// What went wrong besides: the file could not be written, so that the change is lost at a restart; or the config
+    /// center could not be, so that the change is in force on this gateway only until the center is back.
     pub warning: Option<String>,
 }
 
@@ -216,8 +218,8 @@ pub(super) async fn flip(
     let reason = readable(&reason.unwrap_or_default())?;
     let actor = caller.actor();
     let flipped = blocking(&state, move |state| state.control.flip(&actor, &change, &reason, expected)).await??;
-    let warning = flipped.not_written.map(|error| format!("in force, but its file could not be written: {error}"));
-    let written = Written { revision: flipped.traffic.revision, traffic: flipped.traffic, warning };
+    let Flipped { traffic, warning } = flipped;
+    let written = Written { revision: traffic.revision, traffic, warning };
     Ok(([(ETAG, etag(written.revision))], Json(written)).into_response())
 }
 

@@ -162,8 +162,8 @@ mod tests {
         let demo = Demo { address: local(8080), admin_address: local(9901) };
         write_documents(dir.path(), &demo, &[local(9001), local(9002), local(9003)]).unwrap();
         let documents = conf::load(dir.path().join("serin.yaml"), &crate::builtin()).unwrap();
-        assert_eq!(documents.routing.services["users"].instances.len(), 3);
-        assert_eq!(documents.traffic.services["users"].weights["v2"].to_string(), "10%");
+        assert_eq!(documents.routing.unwrap().services["users"].instances.len(), 3);
+        assert_eq!(documents.traffic.unwrap().services["users"].weights["v2"].to_string(), "10%");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 
+use indexmap::IndexMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -11,6 +12,8 @@ use super::admin::Admin;
 use super::drain::Drain;
 use super::limits::Limits;
 use super::overload::Overload;
+use super::place::Place;
+use super::registry::{Registration, Registry};
 use super::requests::Requests;
 use super::scalar::{Address, Cidr, HeaderName, LogTarget, Name, OrNone};
 use super::telemetry::{AccessLog, Telemetry};
@@ -33,10 +36,17 @@ pub struct Bootstrap {
     #[serde(default)]
     pub trusted_proxies: Vec<Cidr>,
     /// Where the routing document is.
-    pub routing: DocumentFile,
+    pub routing: Place,
     /// Where the traffic document is. It must be writable for flips through the admin API.
-    pub traffic: DocumentFile,
-    /// Directory for the history of the traffic document and the audit log. Default: `.serin` beside the traffic file.
+    pub traffic: Place,
+    /// Registries of instances by name, for services with `registry` in place of `instances`.
+    #[serde(default, skip_serializing_if = "IndexMap::is_empty")]
+    pub registries: IndexMap<Name, Registry>,
+    /// Entries of this gateway in registries. Default: none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub register: Vec<Registration>,
+    /// Directory for what must outlive a restart: the history, the audit log, and the last good state of config centers
+    /// and registries. Default: `.serin` beside the traffic document's file, or beside this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_dir: Option<PathBuf>,
     /// Access log, traces, metrics.
@@ -69,9 +79,11 @@ impl Bootstrap {
     /// Makes relative paths relative to `base`.
     pub(super) fn resolve(&mut self, base: &Path) {
         let join = |path: &mut PathBuf| *path = base.join(&*path);
-        join(&mut self.routing.file);
-        join(&mut self.traffic.file);
-        self.state_dir.iter_mut().for_each(join);
+        self.routing.resolve(&mut { join });
+        self.traffic.resolve(&mut { join });
+        self.registries.values_mut().for_each(|registry| registry.resolve(base));
+        let state_dir = || self.traffic.file().map_or_else(|| base.join(".serin"), |f| f.with_file_name(".serin"));
+        self.state_dir = Some(self.state_dir.take().map_or_else(state_dir, |dir| base.join(dir)));
         self.admin.token_files_mut().for_each(join);
         if let Some(tls) = &mut self.admin.tls {
             [&mut tls.cert, &mut tls.key].into_iter().chain(&mut tls.client_ca).for_each(join);
@@ -87,10 +99,10 @@ impl Bootstrap {
         self.telemetry.metrics.iter_mut().filter_map(|metrics| metrics.otlp.ca_file.as_mut()).for_each(join);
     }
 
-    /// Directory for the history of the traffic document and the audit log.
+    /// Directory for what must outlive a restart.
     #[must_use]
     pub fn state_dir(&self) -> PathBuf {
-        self.state_dir.clone().unwrap_or_else(|| self.traffic.file.with_file_name(".serin"))
+        self.state_dir.clone().unwrap_or_else(|| PathBuf::from(".serin"))
     }
 }
 
@@ -201,14 +213,6 @@ pub enum TlsVersion {
     /// TLS 1.3.
     #[serde(rename = "1.3")]
     V13,
-}
-
-/// Where a document is.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct DocumentFile {
-    /// Path of the file. It is watched: a change is in force as soon as it is seen to be sound.
-    pub file: PathBuf,
 }
 
 /// Signatures of override tags.

@@ -67,7 +67,13 @@ impl<'a> Report<'a> {
     }
 
     /// A name that must be one of those that are known. `what` is what it names.
-    fn unknown<'n>(&mut self, at: &At<'_>, what: &str, name: &str, known: impl Iterator<Item = &'n str> + Clone) {
+    pub(super) fn unknown<'n>(
+        &mut self,
+        at: &At<'_>,
+        what: &str,
+        name: &str,
+        known: impl Iterator<Item = &'n str> + Clone,
+    ) {
         let meant = nearest(name, known.clone());
         let all: Vec<_> = known.take(21).collect();
         let known = match all.len() {

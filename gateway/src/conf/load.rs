@@ -5,20 +5,23 @@ use std::path::{Path, PathBuf};
 use serin_core::plugin::Catalogue;
 
 use super::check::Report;
+use super::place::Place;
 use super::problem::{At, Problems};
-use super::routing::{Routing, Service, Trust};
+use super::registry::FromRegistry;
+use super::routing::{Routing, Service, TagRule, Trust};
+use super::scalar::Name;
 use super::tree::{self, Node};
 use super::{Bootstrap, Kind, Source, Traffic, bootstrap, routing, schema, traffic, traffic_alone};
 
-/// A complete set of documents.
+/// A complete set of documents, as far as they are files.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Documents {
     /// The bootstrap document.
     pub bootstrap: Bootstrap,
-    /// The routing document that it names.
-    pub routing: Routing,
-    /// The traffic document that it names.
-    pub traffic: Traffic,
+    /// The routing document that it names, if that is a file.
+    pub routing: Option<Routing>,
+    /// The traffic document that it names, if that is a file.
+    pub traffic: Option<Traffic>,
 }
 
 /// Loads a bootstrap document and the routing and traffic documents that it names.
@@ -33,17 +36,23 @@ pub fn load(path: impl AsRef<Path>, catalogue: &Catalogue) -> Result<Documents, 
 fn load_from(source: &Source, catalogue: &Catalogue) -> Result<Documents, Problems> {
     let bootstrap = bootstrap(source)?;
     let mut problems = Vec::new();
-    let routes = Source::read(&bootstrap.routing.file).and_then(|source| routing_of(&bootstrap, &source, catalogue));
-    let routes = routes.map_err(|error| problems.extend(error.0)).ok();
-    let flips = Source::read(&bootstrap.traffic.file).and_then(|source| match &routes {
-        Some(routes) => traffic(&source, routes),
-        None => traffic_alone(&source),
+    let read = |place: &Place| place.file().map(Source::read);
+    let routes = read(&bootstrap.routing).map(|read| read.and_then(|s| routing_of(&bootstrap, &s, catalogue)));
+    let routing = routes.transpose().unwrap_or_else(|error| {
+        problems.extend(error.0);
+        None
     });
-    let flips = flips.map_err(|error| problems.extend(error.0)).ok();
-    match (routes, flips) {
-        (Some(routing), Some(traffic)) => Ok(Documents { bootstrap, routing, traffic }),
-        _ => Err(Problems(problems)),
-    }
+    let flips = read(&bootstrap.traffic).map(|read| {
+        read.and_then(|source| match &routing {
+            Some(routing) => traffic(&source, routing),
+            None => traffic_alone(&source),
+        })
+    });
+    let traffic = flips.transpose().unwrap_or_else(|error| {
+        problems.extend(error.0);
+        None
+    });
+    if problems.is_empty() { Ok(Documents { bootstrap, routing, traffic }) } else { Err(Problems(problems)) }
 }
 
 /// Reads the routing document of a gateway: like [`routing`], and what it needs of the bootstrap document is there.
@@ -52,18 +61,18 @@ fn load_from(source: &Source, catalogue: &Catalogue) -> Result<Documents, Proble
 /// Everything that is wrong with it.
 pub fn routing_of(bootstrap: &Bootstrap, source: &Source, catalogue: &Catalogue) -> Result<Routing, Problems> {
     let document = routing(source, catalogue, &bootstrap.node.to_core())?;
-    if bootstrap.tag_signing.is_none() {
-        unsigned(&document, source)?;
-    }
+    missing_in_bootstrap(bootstrap, &document, source)?;
     Ok(document)
 }
 
-/// Without the key that tags are signed with there can be no rules for signed tags. The text is parsed once more for
-/// their places, which sound documents need not wait for.
-fn unsigned(routing: &Routing, source: &Source) -> Result<(), Problems> {
+/// Without the key that tags are signed with there can be no rules for signed tags, and instances can only come from
+/// registries that there are. The text is parsed once more for the places, which sound documents need not wait for.
+fn missing_in_bootstrap(bootstrap: &Bootstrap, routing: &Routing, source: &Source) -> Result<(), Problems> {
     let services = At::ROOT.key("services");
-    let signed = |service: &Service| service.tags.iter().any(|rule| rule.trust == Trust::Signed);
-    if !routing.services.values().any(signed) {
+    let signed = |rule: &TagRule| rule.trust == Trust::Signed && bootstrap.tag_signing.is_none();
+    let stray = |registry: &FromRegistry| !bootstrap.registries.contains_key(&registry.from);
+    let wrong = |service: &Service| service.tags.iter().any(signed) || service.registry.as_ref().is_some_and(stray);
+    if !routing.services.values().any(|service| wrong(service)) {
         return Ok(());
     }
     let root = tree::parse(source).map_err(Problems::of_document)?;
@@ -71,9 +80,13 @@ fn unsigned(routing: &Routing, source: &Source) -> Result<(), Problems> {
     for (name, service) in &routing.services {
         let service_at = services.key(name);
         let tags = service_at.key("tags");
-        for (index, _) in service.tags.iter().enumerate().filter(|(_, rule)| rule.trust == Trust::Signed) {
+        for (index, _) in service.tags.iter().enumerate().filter(|(_, rule)| signed(rule)) {
             let message = "`signed` needs a key: set `tag_signing.key_file` in the bootstrap document";
             report.say(&tags.index(index).key("trust"), message);
+        }
+        if let Some(registry) = service.registry.as_ref().filter(|registry| stray(registry)) {
+            let known = bootstrap.registries.keys().map(Name::as_str);
+            report.unknown(&service_at.key("registry").key("from"), "registry", &registry.from, known);
         }
     }
     Err(Problems::of_document(report.problems))
@@ -107,7 +120,8 @@ pub fn check(path: impl AsRef<Path>, catalogue: &Catalogue) -> Result<Checked, P
     match kind {
         Kind::Bootstrap => {
             let documents = load_from(&source, catalogue)?;
-            files.extend([documents.bootstrap.routing.file, documents.bootstrap.traffic.file]);
+            let places = [&documents.bootstrap.routing, &documents.bootstrap.traffic];
+            files.extend(places.into_iter().filter_map(|place| place.file().map(Path::to_owned)));
         }
         Kind::Routing => drop(routing(&source, catalogue, &serin_core::plugin::Node::default())?),
         Kind::Traffic => drop(traffic_alone(&source)?),
@@ -137,5 +151,5 @@ fn has_instances(map: &tree::Entries) -> bool {
     let tree::Kind::Map(services) = &map["services"].node.kind else { return false };
     services
         .values()
-        .any(|service| matches!(&service.node.kind, tree::Kind::Map(keys) if keys.contains_key("instances")))
+        .any(|service| matches!(&service.node.kind, tree::Kind::Map(keys) if keys.contains_key("instances") || keys.contains_key("registry")))
 }

@@ -16,6 +16,7 @@ mod slow_start;
 mod value;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use indexmap::IndexMap;
 use schemars::JsonSchema;
@@ -37,6 +38,7 @@ pub use self::route::{
 };
 pub use self::slow_start::SlowStart;
 pub use self::value::ValueMatch;
+use super::registry::FromRegistry;
 use super::scalar::{Address, CookieName, HeaderName, Method, Name, Percent};
 
 /// Labels of instances: values by name.
@@ -48,7 +50,7 @@ pub type Labels = IndexMap<String, String>;
 pub struct Routing {
     /// Services by name.
     #[serde(default)]
-    pub services: IndexMap<Name, Service>,
+    pub services: IndexMap<Name, Arc<Service>>,
     /// Routes. The most specific that matches is taken; of equally specific ones the first.
     pub routes: Vec<Route>,
 }
@@ -57,7 +59,7 @@ impl Routing {
     /// Makes relative paths relative to `base`.
     pub(super) fn resolve(&mut self, base: &Path) {
         let join = |path: &mut PathBuf| *path = base.join(&*path);
-        for service in self.services.values_mut() {
+        for service in self.services.values_mut().map(Arc::make_mut) {
             service.tls.iter_mut().flat_map(UpstreamTls::files_mut).for_each(join);
             service.jwt.iter_mut().map(|jwt| jwt.key.file_mut()).for_each(join);
         }
@@ -65,7 +67,7 @@ impl Routing {
 
     /// Fills in what follows from the rest: the subset of services without subsets, and stable subsets.
     pub(super) fn settle(&mut self) {
-        for service in self.services.values_mut() {
+        for service in self.services.values_mut().map(Arc::make_mut) {
             if service.subsets.is_empty()
                 && let Ok(all) = Service::ALL.parse()
             {
@@ -82,9 +84,13 @@ impl Routing {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Service {
-    /// Instances, at least one.
+    /// Instances, at least one; or `registry` in their place.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1))]
     pub instances: Vec<Instance>,
+    /// The registry that lists the instances, in place of `instances`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registry: Option<FromRegistry>,
     /// Protocol that the instances speak.
     #[serde(default)]
     pub protocol: UpstreamProtocol,

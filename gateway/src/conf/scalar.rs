@@ -4,6 +4,7 @@
 mod amount;
 mod endpoint;
 mod guard;
+mod host_port;
 mod memory;
 mod moment;
 mod name;
@@ -22,6 +23,7 @@ pub(crate) use self::amount::percentage;
 pub use self::amount::{Percent, Span};
 pub use self::endpoint::Endpoint;
 pub use self::guard::Guard;
+pub use self::host_port::{BaseUrl, HostPort};
 pub use self::memory::Memory;
 pub use self::moment::Moment;
 pub use self::name::{CookieName, Name};
@@ -95,6 +97,8 @@ pub(crate) fn by_pattern(pattern: &str) -> Option<Known> {
         entry::<Moment>(),
         entry::<Size>(),
         entry::<ByteRate>(),
+        entry::<HostPort>(),
+        entry::<BaseUrl>(),
         entry::<Endpoint>(),
     ];
     all.into_iter().find(|(known, _)| *known == pattern).map(|(_, known)| known)
@@ -196,6 +200,8 @@ mod tests {
             check::<Moment>(&text);
             check::<Size>(&text);
             check::<ByteRate>(&text);
+            check::<HostPort>(&text);
+            check::<BaseUrl>(&text);
             check::<Endpoint>(&text);
         }
 

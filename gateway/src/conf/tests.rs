@@ -232,7 +232,7 @@ fn defaults_are_those_of_the_handbook() {
     let source = Source { base: "/etc/serin".into(), ..Source::inline("f", text) };
     let document = bootstrap(&source).unwrap();
     assert!(document.admin.address.ip().is_loopback());
-    assert_eq!(document.routing.file, PathBuf::from("/etc/serin/r"));
+    assert_eq!(document.routing.file(), Some(Path::new("/etc/serin/r")));
     assert_eq!(document.state_dir(), PathBuf::from("/etc/serin/d/.serin"));
     assert!(document.listeners[0].speaks(Protocol::Http1) && !document.listeners[0].speaks(Protocol::H2c));
 }
@@ -325,7 +325,7 @@ fn a_bootstrap_document_brings_the_others_with_it() {
     write("t.yaml", "services: { users: { weights: { v1: 99%, v2: 1% } } }");
     let checked = check(&main, &catalogue()).unwrap();
     assert_eq!((checked.kind, checked.files.len()), (Kind::Bootstrap, 3));
-    assert_eq!(load(&main, &catalogue()).unwrap().traffic.services["users"].weights["v2"].hundredths(), 100);
+    assert_eq!(load(&main, &catalogue()).unwrap().traffic.unwrap().services["users"].weights["v2"].hundredths(), 100);
 }
 
 /// Every document in `conf/` is part of a complete set that loads with the plug-ins there are.
@@ -348,7 +348,7 @@ fn every_worked_example_loads() {
     for path in found.iter().filter(|path| path.ends_with("serin.yaml")) {
         let checked = check(path, &catalogue).unwrap_or_else(|problems| panic!("{problems}"));
         let documents = load(path, &catalogue).unwrap();
-        assert!(!documents.routing.routes.is_empty(), "{}", path.display());
+        assert!(!documents.routing.unwrap().routes.is_empty(), "{}", path.display());
         loaded.extend(checked.files);
     }
     let left: Vec<_> = found.iter().filter(|path| !loaded.contains(path)).collect();

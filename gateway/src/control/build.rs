@@ -95,6 +95,46 @@ impl Workshop {
         })
     }
 
+    /// The generation with other instances of some services; everything else is shared with it.
+    ///
+    /// # Errors
+    /// A sentence about a file of keys or authorities that cannot be read.
+    pub fn repopulate(
+        &self,
+        current: &Generation,
+        changes: &[(conf::Name, Arc<conf::Service>)],
+    ) -> Result<Generation, String> {
+        let now = Instant::now();
+        let mut routing = Routing::clone(&current.routing);
+        let (mut services, mut sides) = (current.core.services.clone(), current.services.clone());
+        let mut traffic = current.core.traffic.clone();
+        for (name, conf) in changes {
+            let Some(at) = routing.services.get_index_of(name) else { continue };
+            let before = Some((&*services[at], &*sides[at]));
+            let (service, mut side) = service::build(self, name, conf, before, now)?;
+            self.limit_service(name, conf, &mut side, Some(current), now)?;
+            side.guard = Arc::clone(&sides[at].guard);
+            traffic[at] = in_force(&service, &current.traffic);
+            (services[at], sides[at]) = (Arc::new(service), Arc::new(side));
+            routing.services[at] = Arc::clone(conf);
+        }
+        Ok(Generation {
+            core: Snapshot {
+                routes: Arc::clone(&current.core.routes),
+                traffic,
+                services,
+                signing_key: current.core.signing_key.clone(),
+            },
+            routes: Arc::clone(&current.routes),
+            services: sides,
+            paths: self.paths,
+            routing: Arc::new(routing),
+            traffic: Arc::clone(&current.traffic),
+            routing_revision: current.routing_revision,
+            traffic_revision: current.traffic_revision,
+        })
+    }
+
     /// The generation with another traffic document; everything else is shared with it.
     #[must_use]
     pub fn reflow(&self, current: &Generation, traffic: Traffic) -> Generation {
@@ -201,7 +241,8 @@ fn limited_routes(previous: &Generation) -> HashMap<&str, &[RateLimit]> {
 
 /// A service of the previous generation, if its configuration is the same.
 fn unchanged(previous: &Generation, routing: &Routing, name: &str) -> Option<(Arc<Service>, Arc<ServiceSide>)> {
-    if previous.routing.services.get(name)? != routing.services.get(name)? {
+    let (before, now) = (previous.routing.services.get(name)?, routing.services.get(name)?);
+    if !Arc::ptr_eq(before, now) && before != now {
         return None;
     }
     let at = previous.service(name)?;

@@ -138,6 +138,9 @@ pub enum FlipError {
     /// Ramp and service are in no state for it.
     #[error("{0}")]
     Ramp(String),
+    /// The config center was changed by others again and again.
+    #[error("others changed the document {0} times meanwhile: try again")]
+    Contended(u32),
     /// The result is no sound document.
     #[error("{0}")]
     Invalid(Problems),

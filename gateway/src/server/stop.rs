@@ -107,6 +107,7 @@ impl Stop {
                 tell(&[NotifyState::Stopping]);
                 self.drain.become_unready();
                 tracing::info!(readiness = %conf.readiness, "draining: not ready any more");
+                self.control.leave().await;
                 sleep(conf.readiness.duration()).await;
             }
             Why::TakenOver(pid) => {

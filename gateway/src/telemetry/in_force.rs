@@ -15,9 +15,9 @@ const NONE: [&str; 3] = ["", "none", "any"];
 const PLAIN: &str = "round_robin";
 
 /// The names of a generation that are values of labels.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct InForce {
-    services: HashMap<Arc<str>, Names>,
+    services: HashMap<Arc<str>, Arc<Names>>,
     /// The service of every route; `none` where it has none.
     routes: HashMap<Arc<str>, Arc<str>>,
     /// Scope, owner and name of every rate limit.
@@ -44,12 +44,23 @@ impl InForce {
         let mut names = Self::default();
         let services = &generation.core.services;
         for (service, side) in services.iter().zip(&generation.services) {
-            names.services.insert(Arc::clone(&service.name), Names::of(service, side));
+            names.services.insert(Arc::clone(&service.name), Arc::new(Names::of(service, side)));
             names.add_limits("service", &service.name, &side.rate_limits);
         }
         for (route, side) in generation.core.routes.routes().iter().zip(generation.routes.iter()) {
             names.routes.insert(Arc::clone(&route.name), Arc::clone(side.metrics.service()));
             names.add_limits("route", &route.name, &side.rate_limits);
+        }
+        names
+    }
+
+    /// The same with other instances of some services, by position.
+    #[must_use]
+    pub fn repopulated(&self, generation: &Generation, services: &[usize]) -> Self {
+        let mut names = self.clone();
+        for &at in services {
+            let (service, side) = (&generation.core.services[at], &generation.services[at]);
+            names.services.insert(Arc::clone(&service.name), Arc::new(Names::of(service, side)));
         }
         names
     }

@@ -1,9 +1,9 @@
 //! Prometheus metrics. Handles are found once, when a snapshot is built or a combination is first seen; a request only
 //! adds to atomics. All labels come from the configuration or from closed lists, so their number is bounded.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use prometheus::proto::MetricFamily;
@@ -41,6 +41,8 @@ mod instance;
 mod limits;
 mod route;
 
+/// How long series of instances that left may stay, if a registry says that they left.
+const SWEEP: Duration = Duration::from_secs(5);
 /// Buckets of request durations, in seconds: 0.5 ms to 60 s.
 const REQUEST_BUCKETS: &[f64] =
     &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
@@ -67,6 +69,8 @@ pub struct Metrics {
     families: Vec<Box<dyn Family>>,
     /// What has series; nothing is left out before the first generation is in force.
     in_force: ArcSwapOption<InForce>,
+    /// Since when series may be of instances that left.
+    unswept: Mutex<Option<Instant>>,
     requests: IntCounterVec,
     request_seconds: HistogramVec,
     decision_seconds: HistogramVec,
@@ -298,6 +302,7 @@ impl Metrics {
             limits,
             guards: GuardFamilies::new(&families)?,
             in_force: ArcSwapOption::empty(),
+            unswept: Mutex::default(),
             families: families.into_all(),
             registry,
         })
@@ -432,6 +437,24 @@ impl Metrics {
         self.in_force.store(Some(Arc::clone(&in_force)));
         self.families.iter().for_each(|family| family.sweep(&in_force));
         self.exemplars.sweep(&in_force);
+    }
+
+    /// The same if nothing but instances of some services changed, by position. As that may happen many times a second,
+    /// series of instances that left are dropped later, by [`Metrics::sweep_if_due`].
+    pub fn keep_instances(&self, generation: &Generation, services: &[usize]) {
+        let Some(before) = self.in_force.load_full() else { return };
+        self.in_force.store(Some(Arc::new(before.repopulated(generation, services))));
+        let mut unswept = self.unswept.lock().unwrap_or_else(PoisonError::into_inner);
+        unswept.get_or_insert_with(Instant::now);
+    }
+
+    /// Drops the series of instances that left some time ago.
+    pub fn sweep_if_due(&self, now: Instant) {
+        let due = |since: &mut Instant| now.saturating_duration_since(*since) >= SWEEP;
+        let due = self.unswept.lock().unwrap_or_else(PoisonError::into_inner).take_if(due).is_some();
+        if let (true, Some(in_force)) = (due, self.in_force.load_full()) {
+            self.families.iter().for_each(|family| family.sweep(&in_force));
+        }
     }
 
     /// Whether what these labels name is part of the configuration: a request that outlives its service makes no series.

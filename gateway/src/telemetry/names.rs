@@ -22,6 +22,12 @@ pub const SUBSET_STABLE: &str = "serin_subset_stable";
 pub const SOURCE_LOADED: &str = "serin_source_loaded_age_seconds";
 /// Time since a source was last seen to hold what is in force.
 pub const SOURCE_CONFIRMED: &str = "serin_source_confirmed_age_seconds";
+/// 1 while a config center or a registry can be reached.
+pub const SOURCE_REACHABLE: &str = "serin_source_reachable";
+/// Lists of a registry that are held back.
+pub const SOURCE_HELD: &str = "serin_source_held_lists";
+/// Entries of a registry that could not be read.
+pub const SOURCE_UNREADABLE: &str = "serin_source_unreadable_total";
 /// Upstream attempts by instance and outcome.
 pub const UPSTREAM: &str = "serin_upstream_requests_total";
 /// Requests that another subset served, by reason.

@@ -1,16 +1,14 @@
 //! How old what is in force is: for every document, when it came into force and when its source was last seen to hold it.
 //! A source that is unreadable, or holds something that was refused, grows old.
 
+use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use prometheus::GaugeVec;
+use prometheus::{GaugeVec, IntCounterVec, IntGaugeVec};
 
 use super::metrics::Families;
-use super::names::{self, ROUTING, TRAFFIC};
-
-/// The sources there are.
-const ALL: [&str; 2] = [ROUTING, TRAFFIC];
+use super::names;
 
 #[derive(Clone, Copy)]
 struct Times {
@@ -18,11 +16,14 @@ struct Times {
     confirmed: Instant,
 }
 
-/// Ages of all sources.
+/// Ages of all sources: documents, and registries as `registry:NAME`.
 pub struct Sources {
-    times: Mutex<[Option<Times>; ALL.len()]>,
+    times: Mutex<BTreeMap<String, Times>>,
     loaded: GaugeVec,
     confirmed: GaugeVec,
+    reachable: IntGaugeVec,
+    held: IntGaugeVec,
+    unreadable: IntCounterVec,
 }
 
 impl Sources {
@@ -43,10 +44,25 @@ impl Sources {
                 "Time since a source was last seen to hold what is in force.",
                 &["source"],
             )?,
+            reachable: families.gauges(
+                names::SOURCE_REACHABLE,
+                "1 while a config center or a registry can be reached.",
+                &["source"],
+            )?,
+            held: families.gauges(
+                names::SOURCE_HELD,
+                "Lists of a registry that are held back because too many instances left at once.",
+                &["source"],
+            )?,
+            unreadable: families.counters(
+                names::SOURCE_UNREADABLE,
+                "Entries of a registry that were left out because they could not be read.",
+                &["source"],
+            )?,
         })
     }
 
-    /// A document of this source came into force.
+    /// What this source holds came into force.
     pub fn loaded(&self, source: &str, now: Instant) {
         self.note(source, |_| Times { loaded: now, confirmed: now });
     }
@@ -56,21 +72,36 @@ impl Sources {
         self.note(source, |times| Times { confirmed: now, ..times.unwrap_or(Times { loaded: now, confirmed: now }) });
     }
 
+    /// Whether a source that is elsewhere can be reached.
+    pub fn reachable(&self, source: &str, reachable: bool) {
+        self.reachable.with_label_values(&[source]).set(i64::from(reachable));
+    }
+
+    /// How many lists of a registry are held back.
+    pub fn held(&self, source: &str, lists: usize) {
+        self.held.with_label_values(&[source]).set(i64::try_from(lists).unwrap_or(i64::MAX));
+    }
+
+    /// A registry has an entry that cannot be read.
+    pub fn unreadable(&self, source: &str) {
+        self.unreadable.with_label_values(&[source]).inc();
+    }
+
     fn note(&self, source: &str, times: impl FnOnce(Option<Times>) -> Times) {
         let mut all = self.times.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(at) = ALL.iter().position(|known| *known == source) {
-            all[at] = Some(times(all[at]));
+        match all.get_mut(source) {
+            Some(known) => *known = times(Some(*known)),
+            None => drop(all.insert(source.to_owned(), times(None))),
         }
     }
 
     /// Brings the gauges up to date.
     pub fn refresh(&self, now: Instant) {
-        let all = *self.times.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.times.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let age = |since: Instant| now.saturating_duration_since(since).as_secs_f64();
-        for (source, times) in ALL.iter().zip(all) {
-            let Some(times) = times else { continue };
-            self.loaded.with_label_values(&[source]).set(age(times.loaded));
-            self.confirmed.with_label_values(&[source]).set(age(times.confirmed));
+        for (source, times) in &all {
+            self.loaded.with_label_values(&[source.as_str()]).set(age(times.loaded));
+            self.confirmed.with_label_values(&[source.as_str()]).set(age(times.confirmed));
         }
     }
 }
@@ -81,6 +112,7 @@ mod tests {
 
     use super::*;
     use crate::telemetry::metrics::Metrics;
+    use crate::telemetry::names::ROUTING;
 
     #[test]
     fn a_source_is_as_old_as_the_last_look_that_found_it_good() {

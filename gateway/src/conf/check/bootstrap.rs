@@ -2,7 +2,10 @@
 
 use super::super::admin::Admin;
 use super::super::bootstrap::{Bootstrap, Listener, Protocol};
+use super::super::place::{EtcdServer, NacosServer, Place};
 use super::super::problem::At;
+use super::super::registry::{Registration, Registry};
+use super::service::positive;
 use super::{Report, limits, telemetry};
 
 /// Checks a bootstrap document.
@@ -21,10 +24,99 @@ pub(in super::super) fn bootstrap(document: &Bootstrap, report: &mut Report<'_>)
     }
     limits::limits(&document.limits, &At::ROOT.key("limits"), report);
     admin(&document.admin, report);
-    if document.routing.file == document.traffic.file {
-        report.say(&At::ROOT.key("traffic").key("file"), "is the same file as `routing.file`: expected two documents");
+    place(&document.routing, &At::ROOT.key("routing"), report);
+    place(&document.traffic, &At::ROOT.key("traffic"), report);
+    if document.routing == document.traffic {
+        match &document.traffic {
+            Place::File(_) => {
+                report.say(
+                    &At::ROOT.key("traffic").key("file"),
+                    "is the same file as `routing.file`: expected two documents",
+                );
+            }
+            _ => report.say(&At::ROOT.key("traffic"), "is the same place as `routing`: expected two documents"),
+        }
+    }
+    for (name, each) in &document.registries {
+        registry(each, &At::ROOT.key("registries").key(name), report);
+    }
+    let register = At::ROOT.key("register");
+    for (index, entry) in document.register.iter().enumerate() {
+        registration(entry, document, &register.index(index), report);
     }
     telemetry::telemetry(document, report);
+}
+
+fn place(place: &Place, at: &At<'_>, report: &mut Report<'_>) {
+    match place {
+        Place::File(_) => {}
+        Place::Nacos(document) => nacos(&document.server, &at.key("nacos"), report),
+        Place::Etcd(document) => etcd(&document.server, &at.key("etcd"), report),
+    }
+}
+
+fn registry(registry: &Registry, at: &At<'_>, report: &mut Report<'_>) {
+    let at = at.key(registry.kind());
+    match registry {
+        Registry::Nacos(server) => nacos(server, &at, report),
+        Registry::Etcd(registry) => etcd(&registry.server, &at, report),
+        Registry::Zookeeper(zookeeper) => {
+            if !zookeeper.path.starts_with('/') {
+                report.say(&at.key("path"), "does not begin with `/`");
+            }
+            positive(Some(zookeeper.session_timeout), &at.key("session_timeout"), report);
+        }
+        Registry::Dns(dns) => {
+            positive(Some(dns.min_ttl), &at.key("min_ttl"), report);
+            if dns.max_ttl < dns.min_ttl {
+                report.say(&at.key("max_ttl"), "is less than `min_ttl`");
+            }
+        }
+        Registry::File(_) => {}
+    }
+}
+
+fn registration(entry: &Registration, document: &Bootstrap, at: &At<'_>, report: &mut Report<'_>) {
+    match document.registries.get(&entry.registry) {
+        None => {
+            let known = document.registries.keys().map(|name| name.as_str());
+            report.unknown(&at.key("in"), "registry", &entry.registry, known);
+        }
+        Some(Registry::Nacos(_) | Registry::Etcd(_)) => {}
+        Some(other) => {
+            report.say(&at.key("in"), format!("gateways cannot register in a registry of the kind `{}`", other.kind()));
+        }
+    }
+    if entry.address.port() == 0 || entry.address.ip().is_unspecified() {
+        report
+            .say(&at.key("address"), format!("nobody can reach `{}`: expected an address of this host", entry.address));
+    }
+}
+
+fn nacos(server: &NacosServer, at: &At<'_>, report: &mut Report<'_>) {
+    credentials(server.username.is_some(), server.password_file.is_some(), at, report);
+    if server.grpc_port.is_none() && server.address.port().checked_add(1_000).is_none() {
+        report.say(&at.key("address"), "1,000 more is no port: set `grpc_port`");
+    }
+}
+
+fn etcd(server: &EtcdServer, at: &At<'_>, report: &mut Report<'_>) {
+    credentials(server.username.is_some(), server.password_file.is_some(), at, report);
+    let Some(tls) = &server.tls else { return };
+    let at_tls = at.key("tls");
+    if tls.cert.is_some() != tls.key.is_some() {
+        report.say(&at_tls, "a certificate needs its private key: set both `cert` and `key`, or neither");
+    }
+    let endpoints = at.key("endpoints");
+    for (index, _) in server.endpoints.iter().enumerate().filter(|(_, endpoint)| !endpoint.tls) {
+        report.say(&endpoints.index(index), "is clear text, though there is `tls`: expected `https://`");
+    }
+}
+
+fn credentials(user: bool, password: bool, at: &At<'_>, report: &mut Report<'_>) {
+    if user != password {
+        report.say(at, "a user needs a password: set both `username` and `password_file`, or neither");
+    }
 }
 
 /// There is no token by default, and without one only this host may ask.

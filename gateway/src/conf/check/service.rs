@@ -69,6 +69,12 @@ pub(super) fn positive(span: Option<Span>, at: &At<'_>, report: &mut Report<'_>)
 
 fn instances(service: &Service, at: &At<'_>, report: &mut Report<'_>) {
     let list = at.key("instances");
+    match (&service.registry, service.instances.is_empty()) {
+        (Some(_), true) => return,
+        (Some(_), false) => report.say(&at.key("registry"), "stands in place of `instances`: expected one of them"),
+        (None, true) => report.say(at, "the key `instances` is missing, or `registry` in its place"),
+        (None, false) => {}
+    }
     report.unique(&list, "address", service.instances.iter().map(|instance| instance.address.0), |address| {
         format!("the instance `{address}`")
     });
@@ -77,7 +83,7 @@ fn instances(service: &Service, at: &At<'_>, report: &mut Report<'_>) {
             report.say(&list.index(index).key("address"), "nothing can be reached on port 0");
         }
     }
-    if service.instances.iter().all(|instance| instance.weight == 0) {
+    if !service.instances.is_empty() && service.instances.iter().all(|instance| instance.weight == 0) {
         report.say(&list, "every instance has the weight 0, so that none takes traffic");
     }
 }

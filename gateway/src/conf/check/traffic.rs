@@ -22,7 +22,7 @@ pub(in super::super) fn traffic(document: &Traffic, routing: Option<&Routing>, r
         known_service(name, routing, &at, report);
         weights(name, each, routing, &at.key("weights"), report);
         if let Some(conf) = &each.ramp {
-            ramp(conf, routing.and_then(|routing| routing.services.get(name)), &at.key("ramp"), report);
+            ramp(conf, routing.and_then(|routing| Some(&**routing.services.get(name)?)), &at.key("ramp"), report);
         }
     }
     let switches = At::ROOT.key("switches");

@@ -188,13 +188,16 @@ pub fn any(generation: &Generation) -> bool {
     ramps.any(|ramp| ramp.state.is_active())
 }
 
-/// Looks at every ramp and flips what is to be flipped. May wait for the disk.
+/// Looks at every ramp and flips what is to be flipped. May wait for the disk, and for a config center. Of the gateways of
+/// a fleet one leads; what must not wait, that a guard broke, is anybody's.
 pub fn tick(control: &Control, now: Instant, wall: SystemTime) {
     let wall = Moment::of(wall);
+    let leads = control.leads(now);
     // A flip begins a step, which is taken up by the second look.
     for _ in 0..2 {
         let generation = control.current();
-        let acts = control.ramps().look(&generation, now, wall);
+        let mut acts = control.ramps().look(&generation, now, wall);
+        acts.retain(|(_, act)| leads || matches!(act, Act::Abort(_)));
         if acts.is_empty() {
             return;
         }

@@ -1,0 +1,69 @@
+//! ZooKeeper, of one server.
+
+use std::net::SocketAddr;
+use std::process::Command;
+
+use super::{Server, listens};
+use crate::gateway::free_address;
+use crate::wait;
+
+/// A running ZooKeeper. Tests talk to it by a client of their own.
+pub struct ZooKeeper {
+    /// Where clients connect.
+    pub address: SocketAddr,
+    server: Server,
+}
+
+impl ZooKeeper {
+    /// Starts one and waits until it listens.
+    pub async fn start() -> Self {
+        let address = free_address();
+        let server = Server::start("zookeeper", move |dir| {
+            let conf = format!(
+                "dataDir={}\nclientPort={}\nclientPortAddress={}\ntickTime=500\nadmin.enableServer=false\n",
+                dir.join("data").display(),
+                address.port(),
+                address.ip(),
+            );
+            std::fs::write(dir.join("zoo.cfg"), conf).unwrap();
+            let mut command = Command::new("java");
+            command.args(["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]);
+            command.args(["-cp", "/usr/share/java/zookeeper.jar"]);
+            command.arg("org.apache.zookeeper.server.ZooKeeperServerMain").arg(dir.join("zoo.cfg"));
+            command
+        });
+        let zookeeper = Self { address, server };
+        zookeeper.ready().await;
+        zookeeper
+    }
+
+    async fn ready(&self) {
+        wait::until("zookeeper to listen", || listens(self.address)).await;
+    }
+
+    /// Kills it.
+    pub fn kill(&self) {
+        self.server.kill();
+    }
+
+    /// Starts it again, on what it has stored.
+    pub async fn revive(&self) {
+        self.server.launch();
+        self.ready().await;
+    }
+
+    /// Removes what it has stored; it must not run.
+    pub fn wipe(&self) {
+        self.server.wipe();
+    }
+
+    /// Hangs it.
+    pub fn hang(&self) {
+        self.server.signal("-STOP");
+    }
+
+    /// Lets it go on.
+    pub fn resume(&self) {
+        self.server.signal("-CONT");
+    }
+}
