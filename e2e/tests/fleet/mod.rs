@@ -164,7 +164,7 @@ impl Fleet {
     }
 }
 
-/// A keep-alive connection to each gateway that asks without a pause until it is stopped.
+/// A keep-alive connection to each gateway that asks every few milliseconds until it is stopped.
 pub(crate) struct Load {
     stop: Arc<AtomicBool>,
     served: Arc<AtomicU64>,
@@ -181,6 +181,7 @@ impl Load {
                 let (mut failures, mut number) = (vec![], 0_u64);
                 while !stop.load(Relaxed) {
                     number += 1;
+                    tokio::time::sleep(std::time::Duration::from_millis(2)).await;
                     match Call::get("/").user(format!("load-{number}")).try_on(&mut conn).await {
                         Ok(reply) if reply.status == 200 => drop(served.fetch_add(1, Relaxed)),
                         Ok(reply) => failures.push(format!("{}: {}", reply.status, reply.text())),

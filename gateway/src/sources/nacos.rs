@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::conf::NacosServer;
 use crate::sources::password;
 
-pub(crate) use self::connection::{Connection, Push};
+pub(crate) use self::connection::{Connection, Push, Pushes};
 pub(crate) use self::message::{Host, ServiceInfo, Verdict};
 
 /// How long a request may take.

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
 use super::message::Verdict;
-use super::{Connection, Push, Server};
+use super::{Connection, Push, Pushes, Server};
 use crate::conf::NacosDocument;
 use crate::sources::{Center, Lost, PublishError, Seen, Told, Version, tell};
 
@@ -73,12 +73,12 @@ impl NacosCenter {
         *self.connection.lock().unwrap_or_else(PoisonError::into_inner) = connection;
     }
 
-    /// The connection of the watch, or one for this once.
-    async fn connection(&self) -> Result<Connection, Lost> {
+    /// The connection of the watch, or one for this once, which lasts as long as its pushes are there.
+    async fn connection(&self) -> Result<(Connection, Option<Pushes>), Lost> {
         let shared = self.connection.lock().unwrap_or_else(PoisonError::into_inner).clone();
         match shared {
-            Some(connection) => Ok(connection),
-            None => Ok(Connection::open(&self.server).await?.0),
+            Some(connection) => Ok((connection, None)),
+            None => Connection::open(&self.server).await.map(|(connection, pushes)| (connection, Some(pushes))),
         }
     }
 
@@ -157,7 +157,8 @@ impl Center for NacosCenter {
     }
 
     async fn read(&self) -> Result<Seen, Lost> {
-        self.look(&self.connection().await?).await
+        let (connection, _pushes) = self.connection().await?;
+        self.look(&connection).await
     }
 
     async fn watch(&self, told: &watch::Sender<Told>) -> Lost {
@@ -167,7 +168,7 @@ impl Center for NacosCenter {
     }
 
     async fn publish(&self, text: &str, expected: &Version) -> Result<Version, PublishError> {
-        let connection = self.connection().await?;
+        let (connection, _pushes) = self.connection().await?;
         if self.look(&connection).await?.version != *expected {
             return Err(PublishError::Stale);
         }
