@@ -181,6 +181,89 @@ async fn flips_survive_a_restart() {
     assert!(history.to_string().contains("a test"), "the audit stays: {history}");
 }
 
+/// `users` with v3 in the place of v2, and all traffic on it.
+fn renamed(world: &World) -> (Value, Value) {
+    let rename = |document: &Value| serde_json::from_str(&document.to_string().replace("\"v2\":", "\"v3\":")).unwrap();
+    let (routing, mut traffic): (Value, Value) =
+        (rename(&world.gateway.conf.routing), rename(&world.gateway.conf.traffic));
+    traffic["services"]["users"]["weights"] = json!({"v1": "0%", "v3": "100%"});
+    (routing, traffic)
+}
+
+#[tokio::test]
+async fn documents_that_fit_only_together_come_into_force_together() {
+    for (number, pause) in [Duration::ZERO, Duration::from_millis(300)].into_iter().enumerate() {
+        for routing_first in [true, false] {
+            let world = World::with(&["v1-a", "v2-a"], |conf| {
+                conf.weights(&ALL_V1);
+            })
+            .await;
+            let (routing, traffic) = renamed(&world);
+            let steps: [&dyn Fn(); 2] =
+                [&|| world.gateway.write_routing(&routing), &|| world.gateway.write_traffic(&traffic)];
+            let order = if routing_first { [0, 1] } else { [1, 0] };
+            for at in order {
+                steps[at]();
+                // As somebody who copies one file and then the other.
+                tokio::time::sleep(pause).await;
+            }
+            wait::until(format!("both ({number}, routing first: {routing_first})"), || async {
+                let weights = world.gateway.admin_get("/v1/traffic").await["services"]["users"]["weights"].clone();
+                (weights["v3"] == "100%").then_some(())
+            })
+            .await;
+            let ready = world.gateway.admin_get("/readyz?verbose").await;
+            for document in ["routing", "traffic"] {
+                assert!(ready["documents"][document]["refused"].is_null(), "{ready}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_written_is_in_force_and_written_later() {
+    let world = World::with(&["v1-a", "v2-a"], |conf| {
+        conf.weights(&ALL_V1);
+    })
+    .await;
+    let file = world.gateway.dir().join("traffic.yaml");
+    // Nothing can be moved onto a directory that is not empty.
+    std::fs::rename(&file, file.with_extension("aside")).unwrap();
+    std::fs::create_dir_all(file.join("x")).unwrap();
+    world.gateway.set_weights(&ALL_V2).await;
+    assert_eq!(world.version_of("u1").await, "v2", "in force");
+    let ready = world.gateway.admin_get("/readyz?verbose").await;
+    assert!(ready["documents"]["traffic"]["not_written"].is_string(), "{ready}");
+    std::fs::remove_dir_all(&file).unwrap();
+    std::fs::rename(file.with_extension("aside"), &file).unwrap();
+    wait::until("it to be written", || async {
+        std::fs::read_to_string(&file).unwrap_or_default().contains("\"v2\": \"100%\"").then_some(())
+    })
+    .await;
+    assert_eq!(world.version_of("u1").await, "v2", "it stays in force");
+    let ready = world.gateway.admin_get("/readyz?verbose").await;
+    assert!(ready["documents"]["traffic"]["not_written"].is_null(), "{ready}");
+}
+
+#[tokio::test]
+async fn a_flip_overwrites_no_edit_that_nobody_has_seen_yet() {
+    let world = World::with(&["v1-a", "v2-a"], |conf| {
+        conf.weights(&ALL_V1);
+    })
+    .await;
+    for round in 0..20 {
+        let share = format!("{}%", round + 1);
+        let rest = format!("{}%", 99 - round);
+        let mut traffic = world.gateway.conf.traffic.clone();
+        traffic["services"]["users"]["weights"] = json!({"v1": rest, "v2": share});
+        world.gateway.write_traffic(&traffic);
+        let body = json!({"on": round % 2 == 0, "service": null, "reason": "a test"});
+        let _ = world.gateway.admin_send("PUT", "/v1/switches/balancer", &body).await.expect(200);
+        let now = world.gateway.admin_get("/v1/traffic").await;
+        assert_eq!(now["services"]["users"]["weights"]["v2"], share, "round {round}: {now}");
+    }
+}
+
 #[tokio::test]
 async fn a_link_stays_a_link_and_what_it_points_to_is_followed() {
     let world = World::start().await;

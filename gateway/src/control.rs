@@ -77,6 +77,8 @@ struct State {
 /// What is in force and could not be written to its file.
 struct Unwritten {
     text: String,
+    /// What the file held then.
+    before: String,
     why: String,
 }
 

@@ -84,7 +84,8 @@ impl Control {
         let text = change::to_yaml(&traffic);
         let written = file.map_or(Ok(()), |file| change::write_atomically(file, &text));
         let why = written.err().map(|error| error.to_string());
-        state.unwritten = why.clone().map(|why| Unwritten { text: text.clone(), why });
+        let before = state.unwritten.take().map_or_else(|| state.traffic.text.clone(), |earlier| earlier.before);
+        state.unwritten = why.clone().map(|why| Unwritten { text: text.clone(), before, why });
         match &why {
             None => state.traffic = DocumentState::of(text, None),
             Some(why) => tracing::error!(why, "in force, but its file could not be written; it is tried again"),

@@ -74,7 +74,7 @@ impl Control {
         let Some(file) = self.bootstrap.traffic.file() else { return };
         let mut state = self.lock();
         let Some(unwritten) = &state.unwritten else { return };
-        let untouched = Source::read(file).map_or(true, |source| source.text == state.traffic.text);
+        let untouched = Source::read(file).map_or(true, |source| source.text == unwritten.before);
         if !untouched {
             tracing::warn!("the traffic file was edited while what is in force could not be written to it");
             state.unwritten = None;
