@@ -109,7 +109,7 @@ async fn idle_connections_are_small() {
         "tls": {"certificates": [{"cert": "edge.crt", "key": "edge.key"}]},
     }));
     let gateway = Gateway::start_in(dir, conf).await;
-    for (tls, most) in [(false, 16), (true, 64)] {
+    for (tls, most) in [(false, 24), (true, 64)] {
         let config = authority.client(&["http/1.1"]);
         let connect = || async {
             let mut conn = if tls {

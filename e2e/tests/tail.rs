@@ -88,6 +88,7 @@ fn read(stream: impl std::io::Read + Send + 'static) -> Receiver<String> {
 async fn start() -> World {
     World::with(&["v1-a", "v2-a"], |conf| {
         conf.weights(&[("v1", "100%"), ("v2", "0%")]);
+        conf.bootstrap["drain"] = json!({"readiness": "100ms", "idle": "100ms", "timeout": "60s"});
         conf.service("users")["tags"] =
             json!([{"name": "canary", "when": {"header": {"x-traffic-tag": "canary"}}, "subset": "v2", "trust": "any"}]);
     })
