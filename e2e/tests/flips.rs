@@ -183,7 +183,9 @@ async fn flips_survive_a_restart() {
 
 /// `users` with v3 in the place of v2, and all traffic on it.
 fn renamed(world: &World) -> (Value, Value) {
-    let rename = |document: &Value| serde_json::from_str(&document.to_string().replace("\"v2\":", "\"v3\":")).unwrap();
+    let rename = |document: &Value| {
+        serde_json::from_str(&document.to_string().replace("\"v2\":", "\"v3\":")).unwrap_or_default()
+    };
     let (routing, mut traffic): (Value, Value) =
         (rename(&world.gateway.conf.routing), rename(&world.gateway.conf.traffic));
     traffic["services"]["users"]["weights"] = json!({"v1": "0%", "v3": "100%"});
