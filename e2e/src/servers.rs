@@ -56,11 +56,21 @@ impl Server {
     }
 
     /// Kills it.
-    fn kill(&self) {
+    pub fn kill(&self) {
         if let Some(mut child) = self.child.lock().unwrap().take() {
             let _ = child.kill();
             let _ = child.wait();
         }
+    }
+
+    /// Hangs it.
+    pub fn hang(&self) {
+        self.signal("-STOP");
+    }
+
+    /// Lets it go on.
+    pub fn resume(&self) {
+        self.signal("-CONT");
     }
 
     fn signal(&self, name: &str) {
@@ -69,7 +79,7 @@ impl Server {
     }
 
     /// Removes what it has stored; it must not run.
-    fn wipe(&self) {
+    pub fn wipe(&self) {
         assert!(self.child.lock().unwrap().is_none(), "a running server is not wiped");
         for entry in self.dir.path().read_dir().unwrap() {
             let path = entry.unwrap().path();

@@ -4,10 +4,11 @@ use std::net::SocketAddr;
 
 use serde_json::json;
 
-use crate::client::{Call, Conn, Reply};
+use crate::client::{Call, Conn, HOST, Reply};
 use crate::conf::{self, Conf};
-use crate::gateway::Gateway;
+use crate::gateway::{self, Gateway};
 use crate::origin::Origin;
+use crate::tls::Authority;
 
 /// Origins and the gateway before them.
 pub struct World {
@@ -29,6 +30,21 @@ impl World {
         let mut conf = users_conf(&origins);
         change(&mut conf);
         Self { gateway: Gateway::start(conf).await, origins }
+    }
+
+    /// Starts `v1-a` and `v1-b`, which get everything, behind a TLS listener `tls` for [`HOST`] as well.
+    pub async fn with_tls(authority: &Authority, change: impl FnOnce(&mut Conf)) -> Self {
+        let dir = gateway::directory();
+        authority.issue(HOST).write(dir.path(), "tls");
+        let origins = origins(&["v1-a", "v1-b"]).await;
+        let mut conf = users_conf(&origins);
+        conf.weights(&[("v1", "100%"), ("v2", "0%")]);
+        conf.listeners().push(json!({
+            "name": "tls", "address": "127.0.0.1:0",
+            "tls": {"certificates": [{"cert": "tls.crt", "key": "tls.key"}]},
+        }));
+        change(&mut conf);
+        Self { gateway: Gateway::start_in(dir, conf).await, origins }
     }
 
     /// The origin called `name`.

@@ -5,25 +5,15 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use serin_e2e::client::{Call, Conn};
-use serin_e2e::gateway::{self, is_ready};
+use serin_e2e::gateway::is_ready;
 use serin_e2e::ledger::Outcome;
 use serin_e2e::load::{Load, Talk};
 use serin_e2e::tls::Authority;
-use serin_e2e::{Behaviour, Conf, Gateway, World, wait, world};
+use serin_e2e::{Behaviour, Conf, Gateway, World, wait};
 
 /// A gateway with a TLS listener besides, before two origins.
 async fn gateway(authority: &Authority, drain: serde_json::Value) -> World {
-    let dir = gateway::directory();
-    authority.issue("api.example.com").write(dir.path(), "tls");
-    let origins = world::origins(&["v1-a", "v1-b"]).await;
-    let mut conf = world::users_conf(&origins);
-    conf.weights(&[("v1", "100%"), ("v2", "0%")]);
-    conf.listeners().push(json!({
-        "name": "tls", "address": "127.0.0.1:0",
-        "tls": {"certificates": [{"cert": "tls.crt", "key": "tls.key"}]},
-    }));
-    conf.bootstrap["drain"] = drain;
-    World { gateway: Gateway::start_in(dir, conf).await, origins }
+    World::with_tls(authority, |conf| conf.bootstrap["drain"] = drain).await
 }
 
 async fn unready(gateway: &Gateway) {

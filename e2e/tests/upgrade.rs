@@ -12,22 +12,13 @@ use serin_e2e::gateway::{self, signal, write_atomically};
 use serin_e2e::ledger::Outcome;
 use serin_e2e::load::{Load, Talk};
 use serin_e2e::tls::Authority;
-use serin_e2e::{Gateway, World, wait, world};
+use serin_e2e::{Gateway, World, wait};
 
 const HOST: &str = "api.example.com";
 
 async fn start(authority: &Authority) -> World {
-    let dir = gateway::directory();
-    authority.issue(HOST).write(dir.path(), "tls");
-    let origins = world::origins(&["v1-a", "v1-b"]).await;
-    let mut conf = world::users_conf(&origins);
-    conf.weights(&[("v1", "100%"), ("v2", "0%")]);
-    conf.listeners().push(json!({
-        "name": "tls", "address": "127.0.0.1:0",
-        "tls": {"certificates": [{"cert": "tls.crt", "key": "tls.key"}]},
-    }));
-    conf.bootstrap["drain"] = json!({"readiness": "0s", "idle": "1s", "timeout": "20s"});
-    World { gateway: Gateway::start_in(dir, conf).await, origins }
+    let drain = json!({"readiness": "0s", "idle": "1s", "timeout": "20s"});
+    World::with_tls(authority, |conf| conf.bootstrap["drain"] = drain).await
 }
 
 fn load(world: &World, authority: &Authority) -> Load {

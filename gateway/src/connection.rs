@@ -3,6 +3,7 @@
 //! alive while it waits, three times the memory.)
 
 mod client;
+mod forward;
 mod frames;
 mod head;
 mod http2;

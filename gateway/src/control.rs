@@ -246,16 +246,8 @@ impl Control {
             workshop,
             state: Mutex::new(State {
                 history,
-                routing: DocumentState {
-                    text: routing_source.text,
-                    refused: routing_refused,
-                    ..DocumentState::default()
-                },
-                traffic: DocumentState {
-                    text: traffic_source.text,
-                    refused: traffic_refused,
-                    ..DocumentState::default()
-                },
+                routing: DocumentState { refused: routing_refused, ..DocumentState::of(routing_source.text, None) },
+                traffic: DocumentState { refused: traffic_refused, ..DocumentState::of(traffic_source.text, None) },
                 shared,
                 local,
                 unwritten: None,

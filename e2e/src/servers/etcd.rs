@@ -1,6 +1,7 @@
 //! etcd, of one member. Tests talk to it by its JSON API.
 
 use std::net::SocketAddr;
+use std::ops::Deref;
 use std::process::Command;
 
 use data_encoding::BASE64;
@@ -16,6 +17,14 @@ pub struct Etcd {
     /// Where clients connect.
     pub address: SocketAddr,
     server: Server,
+}
+
+impl Deref for Etcd {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.server
+    }
 }
 
 impl Etcd {
@@ -50,30 +59,10 @@ impl Etcd {
         format!("http://{}", self.address)
     }
 
-    /// Kills it.
-    pub fn kill(&self) {
-        self.server.kill();
-    }
-
     /// Starts it again, on what it has stored.
     pub async fn revive(&self) {
         self.server.launch();
         self.ready().await;
-    }
-
-    /// Removes what it has stored; it must not run.
-    pub fn wipe(&self) {
-        self.server.wipe();
-    }
-
-    /// Hangs it.
-    pub fn hang(&self) {
-        self.server.signal("-STOP");
-    }
-
-    /// Lets it go on.
-    pub fn resume(&self) {
-        self.server.signal("-CONT");
     }
 
     async fn try_ask(&self, what: &str, body: &Value) -> Result<Value, String> {

@@ -1,6 +1,7 @@
 //! r-nacos, a Nacos-compatible server. Tests talk to it by the HTTP API of Nacos 1, as its console does.
 
 use std::net::SocketAddr;
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -40,6 +41,14 @@ impl Host {
     #[must_use]
     pub fn new(address: SocketAddr, version: &'static str) -> Self {
         Self { address, version, weight: 1.0, cluster: "DEFAULT", enabled: true }
+    }
+}
+
+impl Deref for Nacos {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.server
     }
 }
 
@@ -98,31 +107,11 @@ impl Nacos {
         self.call(call).await.ok().filter(|reply| reply.status == 200 && reply.text() == stamp).map(drop)
     }
 
-    /// Kills it.
-    pub fn kill(&self) {
-        self.server.kill();
-    }
-
     /// Starts it again, on what it has stored.
     pub async fn revive(&self) {
         let stored = self.server.dir.path().join("data").exists();
         self.server.launch();
         self.ready(!stored).await;
-    }
-
-    /// Removes what it has stored; it must not run.
-    pub fn wipe(&self) {
-        self.server.wipe();
-    }
-
-    /// Hangs it.
-    pub fn hang(&self) {
-        self.server.signal("-STOP");
-    }
-
-    /// Lets it go on.
-    pub fn resume(&self) {
-        self.server.signal("-CONT");
     }
 
     /// The server as the bootstrap document has it.

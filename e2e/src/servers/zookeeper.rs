@@ -1,6 +1,7 @@
 //! ZooKeeper, of one server.
 
 use std::net::SocketAddr;
+use std::ops::Deref;
 use std::process::Command;
 
 use super::{Server, listens};
@@ -12,6 +13,14 @@ pub struct ZooKeeper {
     /// Where clients connect.
     pub address: SocketAddr,
     server: Server,
+}
+
+impl Deref for ZooKeeper {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.server
+    }
 }
 
 impl ZooKeeper {
@@ -41,29 +50,9 @@ impl ZooKeeper {
         wait::until("zookeeper to listen", || listens(self.address)).await;
     }
 
-    /// Kills it.
-    pub fn kill(&self) {
-        self.server.kill();
-    }
-
     /// Starts it again, on what it has stored.
     pub async fn revive(&self) {
         self.server.launch();
         self.ready().await;
-    }
-
-    /// Removes what it has stored; it must not run.
-    pub fn wipe(&self) {
-        self.server.wipe();
-    }
-
-    /// Hangs it.
-    pub fn hang(&self) {
-        self.server.signal("-STOP");
-    }
-
-    /// Lets it go on.
-    pub fn resume(&self) {
-        self.server.signal("-CONT");
     }
 }

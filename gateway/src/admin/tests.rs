@@ -364,7 +364,7 @@ async fn readiness() {
     let api = Api::open();
     assert_eq!(api.get("/readyz").await, json!({ "ready": true }));
     std::fs::write(api.dir.path().join("routing.yaml"), "routes: [ { nmae: x } ]").unwrap();
-    api.control.reload_routing();
+    api.control.reload();
     let verbose = api.get("/readyz?verbose").await;
     assert_eq!(verbose["ready"], true, "the last good one serves");
     let problems = &verbose["documents"]["routing"]["refused"]["problems"];
@@ -383,12 +383,12 @@ async fn a_file_that_cannot_be_read_is_refused_once() {
     let text = std::fs::read_to_string(&file).unwrap();
     std::fs::remove_file(&file).unwrap();
     for _ in 0..5 {
-        api.control.reload_routing();
+        api.control.reload();
     }
     assert_eq!(refusals(), before + 1);
     assert!(api.get("/readyz?verbose").await["documents"]["routing"]["refused"].is_object());
     std::fs::write(&file, text).unwrap();
-    api.control.reload_routing();
+    api.control.reload();
     assert!(api.get("/readyz?verbose").await["documents"]["routing"]["refused"].is_null());
 }
 

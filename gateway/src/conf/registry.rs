@@ -176,13 +176,9 @@ pub struct Registration {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<Name>,
     /// Weight, 0 to 1,000,000; 100 is 1 in Nacos.
-    #[serde(default = "default_weight")]
+    #[serde(default = "super::routing::default_weight")]
     #[schemars(range(min = 0, max = 1_000_000))]
     pub weight: u32,
-}
-
-fn default_weight() -> u32 {
-    serin_core::instance::DEFAULT_WEIGHT
 }
 
 impl Registration {

@@ -205,7 +205,7 @@ pub struct Instance {
     pub weight: u32,
 }
 
-fn default_weight() -> u32 {
+pub(super) fn default_weight() -> u32 {
     serin_core::instance::DEFAULT_WEIGHT
 }
 

@@ -5,24 +5,18 @@
 use std::fmt;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::BytesMut;
 use http::HeaderValue;
 use pingora::protocols::http::ServerSession;
-use pingora::protocols::raw_connect::ProxyDigest;
-use pingora::protocols::tls::{SslDigest, TlsRef};
-use pingora::protocols::{
-    ALPN, GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl, Stream, TimingDigest,
-    UniqueID, UniqueIDType,
-};
+use pingora::protocols::{Peek, Stream};
 use serin_core::strict::{Chunks, Refusal};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::forward::forward_stream;
 use super::inbound::Inbound;
 
 /// Most that is kept of what a client sends ahead. The rest waits in the kernel.
@@ -213,58 +207,7 @@ impl AsyncWrite for Client {
     }
 }
 
-#[async_trait]
-impl Shutdown for Client {
-    async fn shutdown(&mut self) {
-        Shutdown::shutdown(&mut *self.stream).await;
-    }
-}
-
-impl UniqueID for Client {
-    fn id(&self) -> UniqueIDType {
-        self.stream.id()
-    }
-}
-
-impl Ssl for Client {
-    fn get_ssl(&self) -> Option<&TlsRef> {
-        self.stream.get_ssl()
-    }
-
-    fn get_ssl_digest(&self) -> Option<Arc<SslDigest>> {
-        self.stream.get_ssl_digest()
-    }
-
-    fn selected_alpn_proto(&self) -> Option<ALPN> {
-        self.stream.selected_alpn_proto()
-    }
-}
-
-impl GetTimingDigest for Client {
-    fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
-        self.stream.get_timing_digest()
-    }
-
-    fn get_read_pending_time(&self) -> Duration {
-        self.stream.get_read_pending_time()
-    }
-
-    fn get_write_pending_time(&self) -> Duration {
-        self.stream.get_write_pending_time()
-    }
-}
-
-impl GetProxyDigest for Client {
-    fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
-        self.stream.get_proxy_digest()
-    }
-}
-
-impl GetSocketDigest for Client {
-    fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
-        self.stream.get_socket_digest()
-    }
-}
+forward_stream!(Client);
 
 #[async_trait]
 impl Peek for Client {}

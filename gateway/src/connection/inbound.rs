@@ -7,18 +7,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use async_trait::async_trait;
 use bytes::BytesMut;
-use pingora::protocols::raw_connect::ProxyDigest;
-use pingora::protocols::tls::{SslDigest, TlsRef};
-use pingora::protocols::{
-    ALPN, GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl, Stream, TimingDigest,
-    UniqueID, UniqueIDType,
-};
+use pingora::protocols::{Peek, Stream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::watch;
 use tokio::time::Sleep;
 
+use super::forward::forward_stream;
 use super::frames::{Endless, Frames};
 use super::limits::{Limit, Limits, Refusals};
 use super::pace::Pace;
@@ -194,58 +189,7 @@ impl fmt::Debug for Inbound {
     }
 }
 
-#[async_trait]
-impl Shutdown for Inbound {
-    async fn shutdown(&mut self) {
-        self.stream.shutdown().await;
-    }
-}
-
-impl UniqueID for Inbound {
-    fn id(&self) -> UniqueIDType {
-        self.stream.id()
-    }
-}
-
-impl Ssl for Inbound {
-    fn get_ssl(&self) -> Option<&TlsRef> {
-        self.stream.get_ssl()
-    }
-
-    fn get_ssl_digest(&self) -> Option<Arc<SslDigest>> {
-        self.stream.get_ssl_digest()
-    }
-
-    fn selected_alpn_proto(&self) -> Option<ALPN> {
-        self.stream.selected_alpn_proto()
-    }
-}
-
-impl GetTimingDigest for Inbound {
-    fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
-        self.stream.get_timing_digest()
-    }
-
-    fn get_read_pending_time(&self) -> std::time::Duration {
-        self.stream.get_read_pending_time()
-    }
-
-    fn get_write_pending_time(&self) -> std::time::Duration {
-        self.stream.get_write_pending_time()
-    }
-}
-
-impl GetProxyDigest for Inbound {
-    fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
-        self.stream.get_proxy_digest()
-    }
-}
-
-impl GetSocketDigest for Inbound {
-    fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
-        self.stream.get_socket_digest()
-    }
-}
+forward_stream!(Inbound);
 
 /// Not peeked into: pingora would wait there for as long as the client likes.
 impl Peek for Inbound {}

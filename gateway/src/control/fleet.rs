@@ -301,7 +301,7 @@ impl Control {
     fn take_routing_of(&self, link: &Link, seen: Seen) {
         let read = link.source(&seen);
         let text = read.as_ref().ok().map(|source| source.text.clone());
-        let sound = self.take_routing(read, &link.actor(), Some(seen.version));
+        let sound = self.take_routing(&read, &link.actor(), Some(seen.version));
         if let Some(text) = text.filter(|_| sound) {
             self.fleet.store.keep(ROUTING, &text);
         }

@@ -75,7 +75,7 @@ impl Control {
     ) -> Result<Flipped, FlipError> {
         // What somebody just edited is not overwritten unseen.
         if let Some(read) = file.map(Source::read).filter(Result::is_ok) {
-            self.take_traffic(state, read);
+            self.take_traffic(state, &read);
         }
         let current = self.current();
         let Prepared { traffic, entry } = self.prepare(state, &current, what, expected)?;

@@ -218,12 +218,10 @@ impl History {
         let outcome = entry.outcome;
         self.entries.push_back(entry);
         let most = if outcome == Outcome::Applied { CAP } else { REFUSED };
-        let mut alike = self.entries.iter().enumerate().filter(|(_, entry)| entry.outcome == outcome);
-        let oldest = alike.next().map(|(at, _)| at);
-        if alike.count() >= most
-            && let Some(oldest) = oldest
-        {
-            self.entries.remove(oldest);
+        let alike = |entry: &Entry| entry.outcome == outcome;
+        if self.entries.iter().filter(|entry| alike(entry)).count() > most {
+            let oldest = self.entries.iter().position(alike);
+            oldest.and_then(|oldest| self.entries.remove(oldest));
         }
     }
 

@@ -5,68 +5,59 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use super::change::{self, Actor};
+use super::generation::Generation;
 use super::history::{Entry, History};
 use super::{Control, DocumentState, Refusal, State, ramp, recheck};
-use crate::conf::{self, Problems, Source};
+use crate::conf::{self, Place, Problems, Source, Traffic};
 use crate::registries::discovery;
 use crate::sources::Version;
 use crate::telemetry::access_log::Timestamp;
 use crate::telemetry::names::{ROUTING, TRAFFIC};
 
 impl Control {
-    /// Looks at the files of both documents.
+    /// Looks at the files of both documents, each of which is read once.
     pub fn reload(&self) {
         self.write_again();
-        self.reload_both();
-        self.reload_traffic();
-        self.reload_routing();
-        // Routing may have become one that a refused traffic document fits.
-        self.reload_traffic();
-    }
-
-    /// Takes both documents over at once if the files of both hold something else than what is in force, and fit each
-    /// other. Whatever is wrong is said when they are looked at one by one.
-    fn reload_both(&self) {
-        let (Some(routing), Some(traffic)) = (self.bootstrap.routing.file(), self.bootstrap.traffic.file()) else {
-            return;
+        let read = |place: &Place| place.file().map(Source::read);
+        let (routing, traffic) = (read(&self.bootstrap.routing), read(&self.bootstrap.traffic));
+        if let (Some(Ok(routing)), Some(Ok(traffic))) = (&routing, &traffic) {
+            // What does not fit says so when they are looked at one by one.
+            let _ = self.take_both(routing, traffic);
+        }
+        let take_traffic = || {
+            if let Some(read) = &traffic {
+                self.take_traffic(&mut self.lock(), read);
+            }
         };
-        let (routing, traffic) = (Source::read(routing), Source::read(traffic));
-        let mut state = self.lock();
-        let news = !state.routing.has_seen(&routing) || !state.traffic.has_seen(&traffic);
-        let (Ok(routing), Ok(traffic)) = (routing, traffic) else { return };
-        if news && !state.routing.holds(&routing) && !state.traffic.holds(&traffic) {
-            // What does not fit says so below.
-            let _ = self.take_both(&mut state, &routing, &traffic);
+        take_traffic();
+        if let Some(read) = &routing {
+            self.take_routing(read, &Actor::file(), None);
+            // It may have become one that a refused traffic document fits.
+            take_traffic();
         }
     }
 
-    fn take_both(&self, state: &mut State, routing: &Source, traffic: &Source) -> Result<(), Problems> {
-        let (began, current, from) = (Instant::now(), self.current(), Actor::file());
-        let (routing_text, traffic_text) = (routing.text.clone(), traffic.text.clone());
-        let mut document = conf::routing_of(&self.bootstrap, routing, &self.workshop.catalogue)?;
-        let mut flipped = conf::traffic(traffic, &document)?;
-        flipped.revision = flipped.revision.max(current.traffic_revision + 1);
-        ramp::yield_to("an edit of the file", None, &current.traffic, &mut flipped, &document);
-        self.populate_first(&mut document);
-        let revision = state.history.routing_revision(&routing_text).max(current.routing_revision + 1);
-        let revisions = (revision, flipped.revision);
-        let entry = Entry::flip(&from, "edit", "", &current.traffic, &flipped);
-        let built = self.workshop.build(&Arc::new(document), &Arc::new(flipped), revisions, Some(&current));
-        let generation = built.map_err(|problem| {
-            self.discovery.want(&current.routing);
-            Problems::whole(&routing.name, problem)
-        })?;
-        self.publish(generation);
-        state.history.note_routing(&routing_text);
-        state.history.append(Entry::applied(ROUTING, revision, &from, "reload", "", None));
-        state.history.append(entry);
-        state.routing = DocumentState::of(routing_text, None);
-        state.traffic = DocumentState::of(traffic_text, None);
-        for name in [ROUTING, TRAFFIC] {
-            self.metrics().sources.loaded(name, Instant::now());
-            self.conclude(name, began, Ok(()))?;
+    /// Takes both documents over at once, if one of them is new and neither is what is in force.
+    ///
+    /// # Errors
+    /// If they are not sound, or do not fit each other.
+    fn take_both(&self, routing: &Source, traffic: &Source) -> Result<(), Problems> {
+        let mut state = self.lock();
+        let news = routing.text != state.routing.text || traffic.text != state.traffic.text;
+        if !news || state.routing.holds(routing) || state.traffic.holds(traffic) {
+            return Ok(());
         }
-        Ok(())
+        let (began, current) = (Instant::now(), self.current());
+        let document = conf::routing_of(&self.bootstrap, routing, &self.workshop.catalogue)?;
+        let (flipped, flip) = edited(conf::traffic(traffic, &document)?, &current, &document).unzip();
+        let flipped = flipped.map_or_else(|| Arc::clone(&current.traffic), Arc::new);
+        let generation = self.build_routing(&state, routing, document, &flipped, &current)?;
+        self.adopt_routing(&mut state, generation, routing.text.clone(), None, &Actor::file());
+        flip.into_iter().for_each(|entry| state.history.append(entry));
+        state.traffic = DocumentState::of(traffic.text.clone(), None);
+        self.metrics().sources.loaded(TRAFFIC, Instant::now());
+        self.conclude(ROUTING, began, Ok(()))?;
+        self.conclude(TRAFFIC, began, Ok(()))
     }
 
     /// Writes what could not be written when it came into force, unless somebody edited the file since.
@@ -86,106 +77,102 @@ impl Control {
         }
     }
 
-    /// Has the registries asked for the instances of a document, and waits a while for them.
-    fn populate_first(&self, routing: &mut conf::Routing) {
-        self.discovery.want(routing);
-        self.discovery.await_answers(discovery::RELOAD);
-        self.discovery.fill(routing);
-    }
-
-    /// Reads the routing document again, if its file changed.
-    pub fn reload_routing(&self) {
-        if let Some(file) = self.bootstrap.routing.file() {
-            self.take_routing(Source::read(file), &Actor::file(), None);
-        }
-    }
-
     /// Takes a routing document over that was read somewhere; false if it is not sound.
-    pub(super) fn take_routing(&self, read: Result<Source, Problems>, from: &Actor, version: Option<Version>) -> bool {
+    pub(super) fn take_routing(&self, read: &Result<Source, Problems>, from: &Actor, version: Option<Version>) -> bool {
         let mut state = self.lock();
-        let began = Instant::now();
-        let against = self.current().traffic_revision;
-        if state.routing.has_seen(&read) && state.routing.is_judged_against(against) {
+        let (began, current) = (Instant::now(), self.current());
+        let against = current.traffic_revision;
+        if state.routing.has_seen(read) && state.routing.is_judged_against(against) {
             state.routing.version = version;
             self.confirm(ROUTING, &state.routing, began);
             return state.routing.refused.is_none();
         }
-        let text = read.as_ref().map_or_else(|_| String::new(), |source| source.text.clone());
-        let built = read.and_then(|source| {
-            let mut routing = conf::routing_of(&self.bootstrap, &source, &self.workshop.catalogue)?;
-            let current = self.current();
+        let built = read.as_ref().map_err(Clone::clone).and_then(|source| {
+            let routing = conf::routing_of(&self.bootstrap, source, &self.workshop.catalogue)?;
             // What operators flipped must fit the new routing as well, or neither is taken.
             recheck(&current.traffic, &routing)?;
-            self.populate_first(&mut routing);
-            let revision = state.history.routing_revision(&source.text).max(current.routing_revision + 1);
-            let revisions = (revision, current.traffic_revision);
-            let built = self.workshop.build(&Arc::new(routing), &current.traffic, revisions, Some(&current));
-            built.map_err(|problem| {
-                self.discovery.want(&current.routing);
-                Problems::whole(&source.name, problem)
-            })
+            self.build_routing(&state, source, routing, &current.traffic, &current)
         });
         if built.as_ref().is_err_and(|problems| state.routing.is_refused_for(problems)) {
             state.routing.against = against;
             return false;
         }
         let result = built.map(|generation| {
-            state.routing = DocumentState::of(text.clone(), version.clone());
-            let State { history, routing, .. } = &mut *state;
-            history.note_routing(&routing.text);
-            let revision = generation.routing_revision;
-            // In force before it is noted: a slow disk delays no change.
-            self.publish(generation);
-            self.metrics().sources.loaded(ROUTING, Instant::now());
-            history.append(Entry::applied(ROUTING, revision, from, "reload", "", None));
+            self.adopt_routing(&mut state, generation, text_of(read), version.clone(), from);
         });
         let result = self.conclude(ROUTING, began, result);
         let sound = result.is_ok();
         if let Err(problems) = result {
             let State { history, routing, .. } = &mut *state;
-            refuse(history, routing, (text, version, against), ROUTING, from, problems);
+            refuse(history, routing, (text_of(read), version, against), ROUTING, from, problems);
         }
         sound
     }
 
-    /// Reads the traffic document again, if its file changed.
-    pub fn reload_traffic(&self) {
-        if let Some(file) = self.bootstrap.traffic.file() {
-            self.take_traffic(&mut self.lock(), Source::read(file));
-        }
+    /// Builds what a routing document makes of a traffic document, with the instances that registries list.
+    fn build_routing(
+        &self,
+        state: &State,
+        source: &Source,
+        mut routing: conf::Routing,
+        traffic: &Arc<Traffic>,
+        current: &Generation,
+    ) -> Result<Generation, Problems> {
+        self.discovery.want(&routing);
+        self.discovery.await_answers(discovery::RELOAD);
+        self.discovery.fill(&mut routing);
+        let revision = state.history.routing_revision(&source.text).max(current.routing_revision + 1);
+        let built = self.workshop.build(&Arc::new(routing), traffic, (revision, traffic.revision), Some(current));
+        built.map_err(|problem| {
+            self.discovery.want(&current.routing);
+            Problems::whole(&source.name, problem)
+        })
+    }
+
+    /// Puts what a routing document made in force.
+    fn adopt_routing(
+        &self,
+        state: &mut State,
+        generation: Generation,
+        text: String,
+        version: Option<Version>,
+        from: &Actor,
+    ) {
+        state.history.note_routing(&text);
+        state.routing = DocumentState::of(text, version);
+        let revision = generation.routing_revision;
+        // In force before it is noted: a slow disk delays no change.
+        self.publish(generation);
+        self.metrics().sources.loaded(ROUTING, Instant::now());
+        state.history.append(Entry::applied(ROUTING, revision, from, "reload", "", None));
     }
 
     /// Takes a traffic document over that was read from its file.
-    pub(super) fn take_traffic(&self, state: &mut State, read: Result<Source, Problems>) {
+    pub(super) fn take_traffic(&self, state: &mut State, read: &Result<Source, Problems>) {
         let (began, current) = (Instant::now(), self.current());
         let against = current.routing_revision;
-        if state.traffic.has_seen(&read) && state.traffic.is_judged_against(against) {
+        if state.traffic.has_seen(read) && state.traffic.is_judged_against(against) {
             if state.unwritten.is_none() {
                 self.confirm(TRAFFIC, &state.traffic, began);
             }
             return;
         }
-        let text = read.as_ref().map_or_else(|_| String::new(), |source| source.text.clone());
-        let parsed = read.and_then(|source| conf::traffic(&source, &current.routing));
+        let parsed = read.as_ref().map_err(Clone::clone).and_then(|source| conf::traffic(source, &current.routing));
         if parsed.as_ref().is_err_and(|problems| state.traffic.is_refused_for(problems)) {
             state.traffic.against = against;
             return;
         }
-        let result = parsed.map(|mut traffic| {
-            state.traffic = DocumentState::of(text.clone(), None);
+        let result = parsed.map(|traffic| {
+            state.traffic = DocumentState::of(text_of(read), None);
             self.metrics().sources.loaded(TRAFFIC, began);
-            if change::same(&traffic, &current.traffic) {
-                return;
+            if let Some((traffic, entry)) = edited(traffic, &current, &current.routing) {
+                self.publish(self.workshop.reflow(&current, traffic));
+                state.history.append(entry);
             }
-            traffic.revision = traffic.revision.max(current.traffic_revision + 1);
-            ramp::yield_to("an edit of the file", None, &current.traffic, &mut traffic, &current.routing);
-            let entry = Entry::flip(&Actor::file(), "edit", "", &current.traffic, &traffic);
-            self.publish(self.workshop.reflow(&current, traffic));
-            state.history.append(entry);
         });
         if let Err(problems) = self.conclude(TRAFFIC, began, result) {
             let State { history, traffic, .. } = state;
-            refuse(history, traffic, (text, None, against), TRAFFIC, &Actor::file(), problems);
+            refuse(history, traffic, (text_of(read), None, against), TRAFFIC, &Actor::file(), problems);
         }
     }
 
@@ -217,6 +204,22 @@ impl Control {
             self.metrics().sources.confirmed(name, now);
         }
     }
+}
+
+/// The text that a document is remembered by; nothing if it could not be read.
+fn text_of(read: &Result<Source, Problems>) -> String {
+    read.as_ref().map_or_else(|_| String::new(), |source| source.text.clone())
+}
+
+/// An edited traffic document as it comes into force, and what is noted of that; none if it says what is in force.
+fn edited(mut traffic: Traffic, current: &Generation, routing: &conf::Routing) -> Option<(Traffic, Entry)> {
+    if change::same(&traffic, &current.traffic) {
+        return None;
+    }
+    traffic.revision = traffic.revision.max(current.traffic_revision + 1);
+    ramp::yield_to("an edit of the file", None, &current.traffic, &mut traffic, routing);
+    let entry = Entry::flip(&Actor::file(), "edit", "", &current.traffic, &traffic);
+    Some((traffic, entry))
 }
 
 /// Notes that a document is refused. Its text is remembered, so that the same bad text is refused once and not at every

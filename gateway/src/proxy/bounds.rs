@@ -34,14 +34,13 @@ impl Edge {
         self.limits.at(|| session.server_addr().and_then(|address| address.as_inet()).copied())
     }
 
-    /// Refuses a head with too much in it.
+    /// Refuses a head of HTTP/2 with too much in it. Those of HTTP/1 were checked before pingora read them.
     ///
     /// # Errors
     /// The status to answer with.
     pub(super) fn check_head(&self, session: &mut Session, limits: &Limits) -> Result<()> {
-        if let ServerSession::H2(stream) = session.as_downstream_mut() {
-            stream.set_write_timeout(Some(WINDOW_WAIT));
-        }
+        let ServerSession::H2(stream) = session.as_downstream_mut() else { return Ok(()) };
+        stream.set_write_timeout(Some(WINDOW_WAIT));
         let head = session.req_header();
         if head.raw_path().len() > limits.target_bytes {
             return self.over(Limit::TargetBytes, StatusCode::URI_TOO_LONG);

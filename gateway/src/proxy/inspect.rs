@@ -1,5 +1,5 @@
 //! What is refused of a request before it is routed. The bytes of HTTP/1 were checked before pingora read them
-//! (`crate::inbound`); this is the rest, and HTTP/2, whose bytes are not ours to see.
+//! (`crate::connection`); this is the rest, and HTTP/2, whose bytes are not ours to see.
 
 use http::header;
 use pingora::http::RequestHeader;

@@ -187,16 +187,18 @@ impl Desk {
         }
     }
 
-    /// Looks at what was told and at what is held back. Gives the services whose good list is another one now.
-    pub(super) fn settle(&self, now: Instant, opinion: Opinion<'_>) -> BTreeSet<Query> {
+    /// Looks at what was told and at what is held back.
+    pub(super) fn settle(&self, now: Instant, opinion: Opinion<'_>) {
         let mut state = self.lock();
         let State { shelves, changed, offered, .. } = &mut *state;
+        let mut any = false;
         let held_before = shelves.values().filter(|shelf| shelf.held().is_some()).count();
         for (query, shelf) in
             shelves.iter_mut().filter(|(query, shelf)| shelf.held().is_some() && !offered.contains_key(*query))
         {
             if shelf.look(rules(query), now, &|at| opinion(query, at)) {
                 changed.insert(query.clone());
+                any = true;
             }
         }
         for (query, list) in std::mem::take(offered) {
@@ -204,6 +206,7 @@ impl Desk {
             let was_held = shelf.held().is_some();
             if shelf.offer(list, rules(&query), now, &|at| opinion(&query, at)) {
                 changed.insert(query.clone());
+                any = true;
             }
             if let (Some((listed, _)), false) = (shelf.held(), was_held) {
                 let used = shelf.accepted().map_or(0, |list| list.len());
@@ -220,12 +223,15 @@ impl Desk {
         if held != held_before {
             self.metrics.sources.held(&self.source, held);
         }
-        let changed = std::mem::take(changed);
-        if !changed.is_empty() {
+        if any {
             state.unsaved = true;
             self.metrics.sources.loaded(&self.source, now);
         }
-        changed
+    }
+
+    /// The services whose good list is another one since this was asked last.
+    pub(super) fn take_changed(&self) -> BTreeSet<Query> {
+        std::mem::take(&mut self.lock().changed)
     }
 
     /// Whether something is held back.

@@ -85,9 +85,8 @@ impl Discovery {
         while began.elapsed() < patience && !self.desks.values().all(|desk| desk.has_all()) {
             std::thread::sleep(Duration::from_millis(5));
         }
-        self.desks.values().for_each(|desk| {
-            desk.settle(Instant::now(), &|_, _| None);
-        });
+        // What changed is still to be taken: the document that waits may yet be refused.
+        self.desks.values().for_each(|desk| desk.settle(Instant::now(), &|_, _| None));
     }
 
     /// Gives the services of a document the instances that their registries list.
@@ -113,7 +112,8 @@ impl Discovery {
         let mut changed: BTreeMap<&Name, BTreeSet<Query>> = BTreeMap::new();
         for (name, desk) in &self.desks {
             let opinion = |query: &Query, at: SocketAddr| checked(&generation, name, query, at);
-            changed.insert(name, desk.settle(now, &opinion));
+            desk.settle(now, &opinion);
+            changed.insert(name, desk.take_changed());
         }
         if changed.values().all(BTreeSet::is_empty) {
             return Vec::new();

@@ -161,7 +161,7 @@ mod tests {
         let (dir, control) = control("127.0.0.1:9901");
         let put = |text: &str| {
             std::fs::write(dir.path().join("routing.yaml"), text).unwrap();
-            control.reload_routing();
+            control.reload();
             assert!(control.status().routing.refused.is_none(), "{text}");
         };
         let told = || {
@@ -172,7 +172,7 @@ mod tests {
 
         // Else the weights of what leaves would keep it in.
         std::fs::write(dir.path().join("traffic.yaml"), "services: {}").unwrap();
-        control.reload_traffic();
+        control.reload();
         put(&routing(
             &users(&[9001, 9002], "{ v1: { version: v1 }, v2: { version: v2 } }", LIMITS),
             &format!("{ROUTE}\n  - {{ name: more, match: {{ path: {{ prefix: /more }} }}, service: users }}"),

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Percent, Scalar, refuse, scalar};
+use super::{Percent, Scalar, refuse, scalar, size};
 
 /// An amount of memory, or a share of what there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -14,7 +14,8 @@ pub enum Memory {
     Share(Percent),
 }
 
-const UNITS: [(&str, u64); 4] = [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
+/// The most digits that a number of bytes has.
+const DIGITS: usize = 12;
 
 impl Memory {
     /// In bytes, of so many that there are; `None` if that is not known and a share is asked for.
@@ -42,11 +43,7 @@ impl FromStr for Memory {
         if let Ok(share) = text.parse() {
             return Ok(Self::Share(share));
         }
-        let (number, unit) = text.split_at(text.bytes().take_while(u8::is_ascii_digit).count());
-        let factor = UNITS.iter().find(|(name, _)| *name == unit).map(|(_, factor)| *factor);
-        let number = Some(number).filter(|number| number.len() <= 12 && !number.starts_with('0'));
-        let bytes = number.and_then(|number| number.parse::<u64>().ok()).zip(factor);
-        bytes.and_then(|(n, factor)| n.checked_mul(factor)).map(Self::Bytes).ok_or_else(|| refuse::<Self>(text))
+        size::parse(text, DIGITS).map(Self::Bytes).ok_or_else(|| refuse::<Self>(text))
     }
 }
 
@@ -54,11 +51,7 @@ impl fmt::Display for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Share(share) => share.fmt(f),
-            Self::Bytes(bytes) => {
-                let whole = UNITS.iter().rev().find(|(_, factor)| bytes.is_multiple_of(*factor));
-                let (unit, factor) = whole.unwrap_or(&UNITS[0]);
-                write!(f, "{}{unit}", bytes / factor)
-            }
+            Self::Bytes(bytes) => size::show(*bytes, f),
         }
     }
 }

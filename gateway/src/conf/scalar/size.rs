@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use super::{Scalar, refuse, scalar};
 
+/// Units of amounts of bytes.
 const UNITS: [(&str, u64); 4] = [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
 /// The most digits that a number has.
 const DIGITS: usize = 9;
@@ -38,15 +39,13 @@ impl FromStr for Size {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        parse(text).map(Self).ok_or_else(|| refuse::<Self>(text))
+        parse(text, DIGITS).map(Self).ok_or_else(|| refuse::<Self>(text))
     }
 }
 
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let whole = UNITS.iter().rev().find(|(_, factor)| self.0.is_multiple_of(*factor));
-        let (unit, factor) = whole.unwrap_or(&UNITS[0]);
-        write!(f, "{}{unit}", self.0 / factor)
+        show(self.0, f)
     }
 }
 
@@ -81,7 +80,7 @@ impl FromStr for ByteRate {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let bytes = text.strip_suffix("/s").and_then(parse);
+        let bytes = text.strip_suffix("/s").and_then(|amount| parse(amount, DIGITS));
         bytes.map(|bytes| Self(Size(bytes))).ok_or_else(|| refuse::<Self>(text))
     }
 }
@@ -94,11 +93,19 @@ impl fmt::Display for ByteRate {
 
 scalar!(ByteRate);
 
-fn parse(text: &str) -> Option<u64> {
+/// Reads an amount whose number has at most so many digits.
+pub(super) fn parse(text: &str, digits: usize) -> Option<u64> {
     let (number, unit) = text.split_at(text.bytes().take_while(u8::is_ascii_digit).count());
     let (_, factor) = UNITS.iter().find(|(name, _)| *name == unit)?;
-    let number = Some(number).filter(|number| number.len() <= DIGITS && !number.starts_with('0'))?;
+    let number = Some(number).filter(|number| number.len() <= digits && !number.starts_with('0'))?;
     number.parse::<u64>().ok()?.checked_mul(*factor)
+}
+
+/// Writes an amount in the largest unit that it is a multiple of.
+pub(super) fn show(bytes: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let whole = UNITS.iter().rev().find(|(_, factor)| bytes.is_multiple_of(*factor));
+    let (unit, factor) = whole.unwrap_or(&UNITS[0]);
+    write!(f, "{}{unit}", bytes / factor)
 }
 
 #[cfg(test)]
