@@ -1,5 +1,6 @@
 //! Promise: HTTP/1.1, HTTP/2 over TLS and h2c in; HTTP/1.1, h2 and h2c out; gRPC, WebSocket and SSE pass; bodies stream.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::BodyExt;
@@ -82,6 +83,61 @@ async fn tls_picks_the_certificate_by_name() {
 }
 
 #[tokio::test]
+async fn a_request_for_another_host_belongs_on_another_connection() {
+    let (authority, origin) = (Authority::new(), Origin::start("a").await);
+    let dir = gateway::directory();
+    let certificates: Vec<_> =
+        ["one.test", "two.test", "*.wild.test"].iter().map(|name| certificate(&authority, &dir, name)).collect();
+    let mut conf = single(&origin);
+    for (name, check) in [("tls", true), ("loose", false)] {
+        conf.listeners().push(json!({
+            "name": name, "address": "127.0.0.1:0", "protocols": ["http1", "h2"],
+            "tls": {"certificates": certificates, "check_host": check},
+        }));
+    }
+    let gateway = Gateway::start_in(dir, conf).await;
+    for alpn in ["h2", "http/1.1"] {
+        let config = authority.client(&[alpn]);
+        let connect = |listener, sni| Conn::tls(gateway.listener(listener), sni, Arc::clone(&config));
+        for (sni, host, status) in [
+            ("one.test", "one.test", 200),
+            ("one.test", "ONE.test:8443", 200),
+            ("one.test", "two.test", 421),
+            ("one.test", "nobody.test", 421),
+            ("two.test", "one.test", 421),
+            ("a.wild.test", "b.wild.test", 200),
+            ("a.wild.test", "a.b.wild.test", 421),
+            ("one.test", "127.0.0.1", 200),
+            ("one.test", "127.0.0.2", 421),
+            // No SNI, as a name is what it is for.
+            ("127.0.0.1", "127.0.0.1", 200),
+            ("127.0.0.1", "two.test", 200),
+            ("127.0.0.1", "nobody.test", 200),
+        ] {
+            let mut conn = connect("tls", sni).await.unwrap();
+            let reply = Call::get("/pool").host(host).on(&mut conn).await;
+            assert_eq!(reply.status, status, "{host} at {sni} over {alpn}");
+            let mut conn = connect("loose", sni).await.unwrap();
+            let _ = Call::get("/pool").host(host).on(&mut conn).await.expect(200);
+        }
+        // In HTTP/2 the connection goes on for the hosts that it is for.
+        let mut conn = connect("tls", "one.test").await.unwrap();
+        let _ = Call::get("/pool").host("one.test").on(&mut conn).await.expect(200);
+        let reply = Call::post("/pool", "body").host("two.test").on(&mut conn).await.expect(421);
+        assert_eq!(reply.json()["detail"], "The request is for a host that this connection is not for.");
+        if alpn == "h2" {
+            let _ = Call::get("/pool").host("one.test").on(&mut conn).await.expect(200);
+        }
+    }
+    let refused = gateway.metrics().await.sum("serin_refused_requests_total", &["reason=\"other_host\""]);
+    assert_eq!(refused, 12.0);
+    for listener in ["tls", "loose"] {
+        let labels = [&*format!("listener=\"{listener}\""), "name=\"two.test\""];
+        assert!(gateway.metrics().await.sum("serin_certificate_expiry_timestamp_seconds", &labels) > 1e9);
+    }
+}
+
+#[tokio::test]
 async fn certificates_are_reloaded_when_their_files_change() {
     let (authority, origin) = (Authority::new(), Origin::start("a").await);
     let gateway = tls_gateway(&authority, &["one.test"], single(&origin)).await;
@@ -93,7 +149,8 @@ async fn certificates_are_reloaded_when_their_files_change() {
         (connect().await.unwrap().peer_cert.as_deref() == Some(renewed.der())).then_some(())
     })
     .await;
-    assert_eq!(Call::get("/pool").on(&mut old).await.origin(), "a", "established connections stay");
+    let call = Call::get("/pool").host("one.test");
+    assert_eq!(call.on(&mut old).await.origin(), "a", "established connections stay");
 
     std::fs::write(gateway.dir().join("one.test.crt"), "no certificate").unwrap();
     let good = authority.issue("one.test");

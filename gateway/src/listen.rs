@@ -1,5 +1,7 @@
 //! Where clients connect: listeners, their protocols and their certificates.
 
+mod served;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::net::SocketAddr;
@@ -19,6 +21,8 @@ use rustls::sign::{CertifiedKey, Signer, SigningKey};
 use rustls::{SignatureAlgorithm, SignatureScheme};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
+use self::served::Note;
+pub use self::served::{Names, Served};
 use crate::conf;
 
 /// Buffers of a client connection, most of what an idle one costs (pingora's are 64 KiB). Larger reads and writes go past
@@ -64,8 +68,36 @@ pub enum Reload {
 }
 
 struct Loaded {
-    by_name: HashMap<String, Arc<CertifiedKey>>,
-    first: Arc<CertifiedKey>,
+    all: Vec<Arc<Certificate>>,
+    by_name: HashMap<String, Arc<Certificate>>,
+    first: Arc<Certificate>,
+}
+
+/// One certificate, with its key.
+struct Certificate {
+    key: Arc<CertifiedKey>,
+    names: Arc<Names>,
+    expiry: Expiry,
+}
+
+/// Until when a certificate holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expiry {
+    /// Its first DNS name, or its subject if it has none.
+    pub name: String,
+    /// Seconds since 1970.
+    pub at: i64,
+}
+
+impl Loaded {
+    /// The certificate for a name, in lower case.
+    fn find(&self, name: Option<&str>) -> &Arc<Certificate> {
+        let found = name.and_then(|name| {
+            let wildcard = || self.by_name.get(&format!("*.{}", name.split_once('.')?.1));
+            self.by_name.get(name).or_else(wildcard)
+        });
+        found.unwrap_or(&self.first)
+    }
 }
 
 impl Certificates {
@@ -96,12 +128,7 @@ impl Certificates {
         };
         let was_refused = refused.take().is_some();
         let current = self.loaded.load();
-        let same = fresh.first.cert == current.first.cert
-            && fresh.by_name.len() == current.by_name.len()
-            && fresh
-                .by_name
-                .iter()
-                .all(|(name, key)| current.by_name.get(name).is_some_and(|old| old.cert == key.cert));
+        let same = fresh.all.iter().map(|one| &one.key.cert).eq(current.all.iter().map(|one| &one.key.cert));
         if same && !was_refused {
             return Reload::Same;
         }
@@ -112,6 +139,17 @@ impl Certificates {
     /// The files that are read.
     pub fn files(&self) -> impl Iterator<Item = PathBuf> + '_ {
         self.files.iter().flat_map(|pair| [pair.cert.clone(), pair.key.clone()])
+    }
+
+    /// Until when each certificate in use holds.
+    #[must_use]
+    pub fn expiries(&self) -> Vec<Expiry> {
+        self.loaded.load().all.iter().map(|one| one.expiry.clone()).collect()
+    }
+
+    /// What the certificate is for that a client gets which asks for this name, in lower case.
+    fn names_for(&self, name: &str) -> Arc<Names> {
+        Arc::clone(&self.loaded.load().find(Some(name)).names)
     }
 }
 
@@ -124,12 +162,8 @@ impl fmt::Debug for Certificates {
 impl ResolvesServerCert for Certificates {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let loaded = self.loaded.load();
-        let found = hello.server_name().and_then(|name| {
-            let name = name.to_ascii_lowercase();
-            let wildcard = || loaded.by_name.get(&format!("*.{}", name.split_once('.')?.1));
-            loaded.by_name.get(&name).or_else(wildcard)
-        });
-        Some(Arc::clone(found.unwrap_or(&loaded.first)))
+        let name = hello.server_name().map(str::to_ascii_lowercase);
+        Some(Arc::clone(&loaded.find(name.as_deref()).key))
     }
 }
 
@@ -153,43 +187,41 @@ impl SigningKey for OnlyTls13 {
 }
 
 fn read(files: &[conf::Certificate], oldest: conf::TlsVersion) -> Result<Loaded, String> {
-    let mut by_name = HashMap::new();
-    let mut first = None;
+    let provider = CryptoProvider::get_default().ok_or("no cryptography is installed")?;
+    let (mut all, mut by_name) = (Vec::new(), HashMap::new());
     for pair in files {
         let bad = |path: &PathBuf, error: &dyn fmt::Display| format!("{}: {error}", path.display());
         let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_file_iter(&pair.cert)
             .and_then(Iterator::collect)
             .map_err(|error| bad(&pair.cert, &error))?;
         let key = PrivateKeyDer::from_pem_file(&pair.key).map_err(|error| bad(&pair.key, &error))?;
-        let provider = CryptoProvider::get_default().ok_or("no cryptography is installed")?;
         let leaf = chain.first().ok_or_else(|| bad(&pair.cert, &"it holds no certificate"))?;
-        let names = names(leaf).map_err(|error| bad(&pair.cert, &error))?;
-        let mut certified =
-            CertifiedKey::from_der(chain.clone(), key, provider).map_err(|error| bad(&pair.key, &error))?;
+        let (names, expiry) = describe(leaf).map_err(|error| bad(&pair.cert, &error))?;
+        let mut key = CertifiedKey::from_der(chain, key, provider).map_err(|error| bad(&pair.key, &error))?;
         if oldest == conf::TlsVersion::V13 {
-            certified.key = Arc::new(OnlyTls13(certified.key));
+            key.key = Arc::new(OnlyTls13(key.key));
         }
-        let certified = Arc::new(certified);
-        first.get_or_insert_with(|| Arc::clone(&certified));
-        for name in names {
-            by_name.entry(name).or_insert_with(|| Arc::clone(&certified));
+        let certificate = Arc::new(Certificate { key: Arc::new(key), names: Arc::new(names), expiry });
+        for name in certificate.names.dns() {
+            by_name.entry(name).or_insert_with(|| Arc::clone(&certificate));
         }
+        all.push(certificate);
     }
-    Ok(Loaded { by_name, first: first.ok_or("at least one certificate is needed")? })
+    let first = all.first().cloned().ok_or("at least one certificate is needed")?;
+    Ok(Loaded { all, by_name, first })
 }
 
-/// The DNS names that a certificate is for (RFC 6125: the subject's common name is of no account).
-fn names(der: &CertificateDer<'_>) -> Result<Vec<String>, String> {
+/// What a certificate is for, and until when.
+fn describe(der: &CertificateDer<'_>) -> Result<(Names, Expiry), String> {
     let (_, certificate) = X509Certificate::from_der(der).map_err(|error| error.to_string())?;
     let alternative = certificate.subject_alternative_name().map_err(|error| error.to_string())?;
-    let names = alternative.map_or(&[][..], |extension| &extension.value.general_names);
-    Ok(names
-        .iter()
-        .filter_map(|name| match name {
-            GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
-            _ => None,
-        })
-        .collect())
+    let alternative = alternative.map_or(&[][..], |extension| &extension.value.general_names);
+    let first = alternative.iter().find_map(|name| match name {
+        GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
+        _ => None,
+    });
+    let name = first.unwrap_or_else(|| certificate.subject().to_string());
+    Ok((Names::of(alternative), Expiry { name, at: certificate.validity().not_after.timestamp() }))
 }
 
 /// A listener as pingora takes it, at the address that it really has.
@@ -203,8 +235,12 @@ pub fn endpoint(
 ) -> pingora::Result<ListenerConfig> {
     let endpoint = ListenerConfig::tcp(address.to_string()).l4_buffer(L4BufferSettings::new(READ_BUFFER, WRITE_BUFFER));
     let Some(certificates) = certificates else { return Ok(endpoint) };
-    // The paths are of no account: the resolver has the certificates.
-    let mut settings = TlsSettings::intermediate("", "")?;
+    let mut settings = if listener.tls.as_ref().is_some_and(|tls| tls.check_host) {
+        TlsSettings::with_callbacks(Box::new(Note(Arc::clone(&certificates))))?
+    } else {
+        // The paths are of no account: the resolver has the certificates.
+        TlsSettings::intermediate("", "")?
+    };
     settings.set_cert_resolver(certificates);
     settings.set_alpn(match (listener.speaks(conf::Protocol::Http1), listener.speaks(conf::Protocol::H2)) {
         (true, true) => ALPN::H2H1,

@@ -104,8 +104,7 @@ pub fn run(bootstrap: Bootstrap, catalogue: Catalogue, start: Start) -> Result<(
     let drain = Arc::new(Drain::new(if predecessor.is_some() { Office::Waiting } else { Office::Held }));
     let sockets = Sockets::open(bootstrap, inherited)?;
     let spare = sockets.duplicate().map_err(|error| StartError::System("sockets", error.to_string()))?;
-    let all = certificates.iter().flatten().chain(tls.as_ref().map(admin::Tls::certificates)).cloned().collect();
-    watch_files(&control, all, &tokens, &drain)?;
+    watch_files(&control, in_use(bootstrap, &certificates, tls.as_ref()), &tokens, &drain)?;
     control.follow();
     let overload = Arc::new(Overload::new(&bootstrap.overload, control.metrics().overload()));
     let watched = overload.watch(Arc::clone(&control.live), control.metrics().in_flight.clone());
@@ -186,6 +185,8 @@ fn server_conf(bootstrap: &Bootstrap) -> ServerConf {
 }
 
 type NamedCertificates = Vec<Option<Arc<Certificates>>>;
+/// A listener's name, and its certificates.
+type Named = (String, Arc<Certificates>);
 
 /// The certificates of every listener, in their order.
 fn certificates(bootstrap: &Bootstrap) -> Result<NamedCertificates, StartError> {
@@ -196,17 +197,28 @@ fn certificates(bootstrap: &Bootstrap) -> Result<NamedCertificates, StartError> 
     bootstrap.listeners.iter().map(load).collect()
 }
 
+/// All certificates that are served, by the name of the listener.
+fn in_use(bootstrap: &Bootstrap, listeners: &NamedCertificates, admin: Option<&admin::Tls>) -> Vec<Named> {
+    let names = bootstrap.listeners.iter().map(|listener| listener.name.to_string());
+    let listeners = names.zip(listeners).filter_map(|(name, of)| Some((name, Arc::clone(of.as_ref()?))));
+    let admin = admin.map(|tls| ("admin".to_owned(), Arc::clone(tls.certificates())));
+    listeners.chain(admin).collect()
+}
+
 fn watch_files(
     control: &Arc<Control>,
-    certificates: Vec<Arc<Certificates>>,
+    certificates: Vec<Named>,
     tokens: &Arc<admin::Tokens>,
     drain: &Arc<Drain>,
 ) -> Result<(), StartError> {
     let bootstrap = &control.bootstrap;
     let documents = [&bootstrap.routing, &bootstrap.traffic].into_iter().filter_map(|place| place.file());
     let mut files: Vec<PathBuf> = documents.map(Path::to_owned).collect();
-    files.extend(certificates.iter().flat_map(|certificates| certificates.files()));
+    files.extend(certificates.iter().flat_map(|(_, certificates)| certificates.files()));
     files.extend(tokens.files());
+    for (listener, certificates) in &certificates {
+        control.metrics().certificates.set(listener, &certificates.expiries());
+    }
     let (control, tokens, drain) = (Arc::clone(control), Arc::clone(tokens), Arc::clone(drain));
     let changed = move || {
         if drain.is(Office::Left) {
@@ -216,13 +228,16 @@ fn watch_files(
         if let Err(problem) = tokens.reload() {
             tracing::error!(%problem, "tokens refused, the old ones stay");
         }
-        for certificates in &certificates {
+        for (listener, certificates) in &certificates {
             let began = Instant::now();
             match certificates.reload() {
                 Reload::Same => continue,
-                Reload::Fresh => tracing::info!("certificates reloaded"),
+                Reload::Fresh => {
+                    control.metrics().certificates.set(listener, &certificates.expiries());
+                    tracing::info!(listener, "certificates reloaded");
+                }
                 Reload::Refused(problem) => {
-                    tracing::error!(%problem, "certificates refused, the old ones stay");
+                    tracing::error!(listener, %problem, "certificates refused, the old ones stay");
                     control.metrics().count_document(CERTIFICATES, false, began.elapsed());
                     continue;
                 }

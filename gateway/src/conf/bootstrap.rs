@@ -191,6 +191,14 @@ pub struct ListenerTls {
     /// Oldest version that is accepted.
     #[serde(default)]
     pub min_version: TlsVersion,
+    /// Whether requests are answered with 421 whose host is neither the name in the client's SNI nor one of the certificate
+    /// that it got. Turn it off where a proxy in front connects under one name for requests to all hosts.
+    #[serde(default = "on")]
+    pub check_host: bool,
+}
+
+fn on() -> bool {
+    true
 }
 
 /// A certificate chain and its private key, both PEM.

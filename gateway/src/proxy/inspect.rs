@@ -10,9 +10,10 @@ use serin_core::strict::{Fields, OddNames, Policy, Refusal, is_odd_name};
 
 use super::Edge;
 use super::ctx::Ctx;
-use super::headers;
 use super::reply::Reply;
+use super::{head, headers};
 use crate::connection::{Client, PLACEHOLDER};
+use crate::listen::Served;
 
 impl Edge {
     /// Checks a request's head and brings it to the form that is routed.
@@ -23,6 +24,7 @@ impl Edge {
         if session.is_http2() {
             check_h2(session.req_header(), &self.policy)?;
         }
+        check_host(session)?;
         let head = session.req_header_mut();
         if self.policy.odd_names == OddNames::Drop {
             drop_odd_names(head);
@@ -60,6 +62,13 @@ fn check_h2(head: &RequestHeader, policy: &Policy) -> Result<(), Refusal> {
         fields.add(name.as_str().as_bytes(), value.as_bytes())?;
     }
     fields.finish_h2(head.method.as_str().as_bytes(), authority)
+}
+
+/// That a request belongs on its connection, as far as that is known: listeners that do not check it note nothing.
+fn check_host(session: &Session) -> Result<(), Refusal> {
+    let tls = session.digest().and_then(|digest| digest.ssl_digest.as_ref());
+    let Some(served) = tls.and_then(|tls| tls.extension.get::<Served>()) else { return Ok(()) };
+    if served.fits(&head::host(session.req_header())) { Ok(()) } else { Err(Refusal::OtherHost) }
 }
 
 /// Leaves `Upgrade` only where it opens a WebSocket.

@@ -17,6 +17,7 @@ use serin_core::selfguard::Trip;
 use serin_core::strict::Refusal;
 use serin_core::subset::FallbackReason;
 
+use self::certificates::CertificateMetrics;
 pub(super) use self::families::Families;
 use self::families::Family;
 pub use self::instance::{FailureKind, InstanceMetrics};
@@ -36,6 +37,7 @@ use super::tail::Tail;
 use crate::conf::{Ramp, RampState};
 use crate::control::generation::Generation;
 
+mod certificates;
 mod families;
 mod instance;
 mod limits;
@@ -127,6 +129,8 @@ pub struct Metrics {
     pub tasks: IntGauge,
     /// Ages of the documents.
     pub sources: Sources,
+    /// Until when certificates hold.
+    pub certificates: CertificateMetrics,
 }
 
 impl Metrics {
@@ -294,6 +298,7 @@ impl Metrics {
             metrics_sent,
             exemplars: Exemplars::default(),
             sources: Sources::new(&families)?,
+            certificates: CertificateMetrics::new(&families)?,
             ramp_step: gauges(names::RAMP_STEP, "Step that a ramp is at, counted from 1.", &["service"])?,
             ramp_state: gauges(names::RAMP_STATE, "1 for the state that a ramp is in.", &["service", "state"])?,
             live: Live::default(),

@@ -52,6 +52,8 @@ pub const LOAD_REPORTS: &str = "serin_load_reports_total";
 pub const MISSED: &str = "serin_narrow_missed_total";
 /// The certificates of listeners, where documents are told apart.
 pub const CERTIFICATES: &str = "certificates";
+/// When a certificate that listeners serve ends, in seconds since 1970.
+pub const CERTIFICATE_EXPIRY: &str = "serin_certificate_expiry_timestamp_seconds";
 /// Documents that were refused.
 pub const REFUSED: &str = "serin_config_refused_total";
 /// Documents that came into force.

@@ -77,6 +77,9 @@ pub enum Refusal {
     /// A target of another scheme than the connection's (RFC 9110 section 7.4).
     #[error("The request is for another kind of connection.")]
     Misdirected,
+    /// A host that the connection's certificate is not for (RFC 9110 section 15.5.20).
+    #[error("The request is for a host that this connection is not for.")]
+    OtherHost,
     /// A malformed opening of a WebSocket (RFC 6455 section 4.2.1).
     #[error("The opening handshake of the WebSocket is malformed.")]
     WebSocket,
@@ -87,7 +90,7 @@ pub enum Refusal {
 
 impl Refusal {
     /// All of them.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::RequestLine,
         Self::LineEnd,
         Self::ControlByte,
@@ -112,6 +115,7 @@ impl Refusal {
         Self::HeadTimeout,
         Self::Expectation,
         Self::Misdirected,
+        Self::OtherHost,
         Self::WebSocket,
         Self::WebSocketVersion,
     ];
@@ -124,7 +128,7 @@ impl Refusal {
             Self::HeadTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::TargetTooLong => StatusCode::URI_TOO_LONG,
             Self::Expectation => StatusCode::EXPECTATION_FAILED,
-            Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
+            Self::Misdirected | Self::OtherHost => StatusCode::MISDIRECTED_REQUEST,
             Self::WebSocketVersion => StatusCode::UPGRADE_REQUIRED,
             Self::HeadTooLarge | Self::TooManyFields => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::UnknownCoding | Self::UnknownMethod => StatusCode::NOT_IMPLEMENTED,
@@ -161,6 +165,7 @@ impl Refusal {
             Self::HeadTimeout => "head_timeout",
             Self::Expectation => "unknown_expectation",
             Self::Misdirected => "misdirected",
+            Self::OtherHost => "other_host",
             Self::WebSocket => "bad_websocket",
             Self::WebSocketVersion => "websocket_version",
         }
