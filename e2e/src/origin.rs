@@ -109,7 +109,12 @@ impl Origin {
         Self::listen(name, "127.0.0.1:0", Some(TlsAcceptor::from(identity.server(alpn)))).await
     }
 
-    /// The same, which lets in nobody without a certificate of `clients`.
+    /// The same at an address that is known to be free.
+    pub async fn start_tls_at(name: &str, address: SocketAddr, identity: &Identity, alpn: &[&str]) -> Self {
+        Self::listen(name, &address.to_string(), Some(TlsAcceptor::from(identity.server(alpn)))).await
+    }
+
+    /// The same as [`Origin::start_tls`], which lets in nobody without a certificate of `clients`.
     pub async fn start_mtls(name: &str, identity: &Identity, clients: &Authority, alpn: &[&str]) -> Self {
         Self::listen(name, "127.0.0.1:0", Some(TlsAcceptor::from(identity.server_for(Some(clients), alpn)))).await
     }

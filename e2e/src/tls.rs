@@ -43,6 +43,18 @@ impl Authority {
     pub fn issue(&self, name: &str) -> Identity {
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         params.subject_alt_names.push(rcgen::SanType::IpAddress(IpAddr::V4(Ipv4Addr::LOCALHOST)));
+        self.sign(&params)
+    }
+
+    /// Issues a certificate for these URIs and for no name.
+    #[must_use]
+    pub fn issue_uris(&self, uris: &[&str]) -> Identity {
+        let mut params = CertificateParams::new(vec![]).unwrap();
+        params.subject_alt_names.extend(uris.iter().map(|&uri| rcgen::SanType::URI(uri.try_into().unwrap())));
+        self.sign(&params)
+    }
+
+    fn sign(&self, params: &CertificateParams) -> Identity {
         let key = KeyPair::generate().unwrap();
         let cert = params.signed_by(&key, &self.0).unwrap();
         Identity {

@@ -299,12 +299,14 @@ async fn upstreams_may_ask_for_a_certificate() {
     let _ = Call::get("/without").to(gateway.http()).await.expect(502);
     let mut wrong = gateway.conf.routing.clone();
     wrong["services"]["with"]["tls"]["san"] = json!(["spiffe://example.org/users"]);
+    wrong["services"]["with"]["tls"].as_object_mut().unwrap().remove("ca");
     wrong["services"]["with-h2"]["tls"]["client_key"] = Value::Null;
     wrong["services"]["with-h2"]["tls"].as_object_mut().unwrap().remove("client_key");
     gateway.write_routing(&wrong);
     let refused = || async {
         let shown = gateway.admin_get("/readyz?verbose").await["documents"]["routing"]["refused"].to_string();
-        (shown.contains("SPIFFE") && shown.contains("`client_key` is missing")).then_some(())
+        (shown.contains("the authorities of their trust domain") && shown.contains("`client_key` is missing"))
+            .then_some(())
     };
     wait::until("the document to be refused", refused).await;
 }

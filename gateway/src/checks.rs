@@ -19,6 +19,7 @@ use tokio::task::AbortHandle;
 
 use self::probe::{Prober, Reason};
 use crate::conf::{HealthCheck, UpstreamTls};
+use crate::pool::identity::Identity;
 use crate::proxy::peer::Protocol;
 use crate::telemetry::metrics::{CheckMetrics, Metrics};
 
@@ -39,6 +40,7 @@ pub struct Key {
 pub struct Target {
     key: Key,
     peer: HttpPeer,
+    identity: Option<Identity>,
     thresholds: Thresholds,
     state: Mutex<TargetState>,
     metrics: CheckMetrics,
@@ -169,6 +171,7 @@ impl Target {
         let check = &key.check;
         Self {
             peer: probe::peer(&key, peer),
+            identity: key.tls.as_ref().and_then(|tls| Identity::one_of(&tls.san)),
             thresholds: Thresholds {
                 unhealthy_after: u32::from(check.unhealthy_after),
                 healthy_after: u32::from(check.healthy_after),
@@ -237,7 +240,7 @@ async fn keep_checking(target: Arc<Target>, prober: Arc<Prober>) {
         tokio::time::sleep_until(next).await;
         next = due(check::next_delay(interval, rand::random()));
         // Boxed, so that a checker that waits is small.
-        target.note(Box::pin(prober.probe(&target.key, &target.peer)).await);
+        target.note(Box::pin(prober.probe(&target)).await);
     }
 }
 

@@ -48,7 +48,7 @@ pub use self::requests::{Borders, Requests, Underscores};
 pub use self::routing::*;
 pub use self::scalar::{
     Address, BaseUrl, ByteRate, Cidr, CookieName, Endpoint, Guard, HeaderName, HostPort, LogTarget, Memory, Method,
-    Moment, Name, OrNone, Percent, Rate, Size, Span,
+    Moment, Name, OrNone, Percent, Rate, Size, Span, SpiffeId,
 };
 pub use self::telemetry::*;
 pub use self::traffic::{Abort, ServiceTraffic, Switch, Switches, Traffic};

@@ -7,6 +7,7 @@
 //! request asks for any more; [`keeper`] then shuts its socket down, which has pingora drop it. The relay keeps its own
 //! on a [`shelf`].
 
+pub mod identity;
 pub mod keeper;
 pub mod shelf;
 pub mod sockets;
@@ -22,6 +23,7 @@ use pingora::upstreams::peer::HttpPeer;
 use serin_core::lifetime::Lifetime;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use self::identity::Identity;
 use self::shelf::{Kind, Shelf};
 use self::sockets::{Dialer, InUse, Sockets};
 use crate::conf;
@@ -68,6 +70,7 @@ pub struct InstancePool {
     retired_attempts: AtomicU64,
     sockets: Arc<Sockets>,
     shelf: Shelf,
+    identity: Option<Identity>,
     metrics: PoolMetrics,
 }
 
@@ -103,6 +106,7 @@ impl InstancePool {
             slots: policy.max_connections.map(|most| Arc::new(Semaphore::new(most))),
             sockets: Arc::default(),
             shelf: Shelf::default(),
+            identity: policy.tls.as_ref().and_then(|tls| Identity::one_of(&tls.san)),
             born: now,
             salt: random,
             retired: OnceLock::new(),
@@ -169,6 +173,29 @@ impl InstancePool {
         self.sockets.using(descriptor, reused)
     }
 
+    /// Who the instance has to be, if that is more than what its certificate's name says.
+    #[must_use]
+    pub fn identity(&self) -> Option<&Identity> {
+        self.identity.as_ref()
+    }
+
+    /// Makes a connection to it, past pingora's pool.
+    ///
+    /// # Errors
+    /// If there is none to be had, or it is not to who the instance has to be.
+    pub async fn connect(&self, connector: &TransportConnector, peer: &HttpPeer) -> pingora::Result<Stream> {
+        let stream = connector.new_stream(peer).await?;
+        if let Some(identity) = &self.identity {
+            identity.check(&stream)?;
+        }
+        Ok(stream)
+    }
+
+    /// Has pingora drop a connection, by its descriptor.
+    pub fn close(&self, descriptor: i32) {
+        self.sockets.close(descriptor);
+    }
+
     /// An idle connection of the relay's that may be used at `now`, and what counts it as used. `group` is the peer's.
     #[must_use]
     pub fn take(&self, group: u64, now: Instant) -> Option<(Stream, InUse)> {
@@ -206,7 +233,7 @@ impl InstancePool {
         let _making = self.sockets.making();
         peer.options.total_connection_timeout = Some(self.policy.connect);
         let kind = self.kind(peer.group_key, Instant::now());
-        let made = connector.new_stream(&peer).await;
+        let made = self.connect(connector, &peer).await;
         self.sockets.note_failing(made.is_err());
         if let Ok(stream) = made
             && let Some(used) = self.using(stream.id(), false)

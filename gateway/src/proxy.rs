@@ -184,12 +184,15 @@ impl ProxyHttp for Edge {
         &self,
         _session: &mut Session,
         reused: bool,
-        _peer: &HttpPeer,
+        peer: &HttpPeer,
         fd: std::os::unix::io::RawFd,
-        _digest: Option<&Digest>,
+        digest: Option<&Digest>,
         ctx: &mut Ctx,
     ) -> Result<()> {
-        self.connected(ctx, fd, reused);
+        if let Some(pool) = self.connected(ctx, fd, reused) {
+            // In a box: most services ask for no identity, and it is large.
+            Box::pin(self.confirm(&pool, fd, digest, peer)).await?;
+        }
         if let Some(permit) = ctx.upstream.as_mut().and_then(|upstream| upstream.permit.as_mut()) {
             permit.connected();
         }

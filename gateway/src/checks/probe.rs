@@ -9,14 +9,14 @@ use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_TYPE, HOST, TE, USER_AGENT};
 use http::uri::Scheme;
 use http::{HeaderMap, Uri};
-use pingora::connectors::ConnectorOptions;
 use pingora::connectors::http::Connector;
+use pingora::connectors::{ConnectorOptions, TransportConnector};
 use pingora::http::RequestHeader;
 use pingora::protocols::http::client::HttpSession;
 use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorType, OrErr};
 
-use super::{Key, grpc};
+use super::{Key, Target, grpc};
 use crate::conf::{HttpProbe, Probe};
 use crate::proxy::peer::Protocol;
 
@@ -86,11 +86,13 @@ pub struct Prober {
     pub(super) began: tokio::time::Instant,
     /// Made when it is first needed: it reads the system's authorities.
     connector: OnceLock<Connector>,
+    /// Makes connections on which identities are found out.
+    transport: OnceLock<TransportConnector>,
 }
 
 impl Default for Prober {
     fn default() -> Self {
-        Self { began: tokio::time::Instant::now(), connector: OnceLock::new() }
+        Self { began: tokio::time::Instant::now(), connector: OnceLock::new(), transport: OnceLock::new() }
     }
 }
 
@@ -119,28 +121,29 @@ impl Prober {
     ///
     /// # Errors
     /// Why it failed.
-    pub(super) async fn probe(&self, key: &Key, peer: &HttpPeer) -> Result<(), Reason> {
+    pub(super) async fn probe(&self, target: &Target) -> Result<(), Reason> {
+        let key = &target.key;
         let check = async {
             match &key.check.probe {
                 Probe::Tcp(_) => tcp(key).await,
-                Probe::Http(http) => self.http(key, http, peer).await,
-                Probe::Grpc(grpc) => self.grpc(key, &grpc.service, peer).await,
+                Probe::Http(http) => self.http(target, http).await,
+                Probe::Grpc(grpc) => self.grpc(target, &grpc.service).await,
             }
         };
         tokio::time::timeout(key.check.timeout.duration(), check).await.unwrap_or(Err(Reason::Timeout))
     }
 
-    async fn http(&self, key: &Key, http: &HttpProbe, peer: &HttpPeer) -> Result<(), Reason> {
-        let head = head(key, "GET", &http.path, http.host.as_deref())?;
-        let answer = self.ask(key, peer, &head, None, LONGEST_BODY).await?;
+    async fn http(&self, target: &Target, http: &HttpProbe) -> Result<(), Reason> {
+        let head = head(&target.key, "GET", &http.path, http.host.as_deref())?;
+        let answer = self.ask(target, &head, None, LONGEST_BODY).await?;
         if http.status.contains(&answer.status) { Ok(()) } else { Err(Reason::Status(answer.status)) }
     }
 
-    async fn grpc(&self, key: &Key, service: &str, peer: &HttpPeer) -> Result<(), Reason> {
-        let mut head = head(key, "POST", grpc::CHECK, None)?;
+    async fn grpc(&self, target: &Target, service: &str) -> Result<(), Reason> {
+        let mut head = head(&target.key, "POST", grpc::CHECK, None)?;
         head.insert_header(CONTENT_TYPE, "application/grpc")?;
         head.insert_header(TE, "trailers")?;
-        let answer = self.ask(key, peer, &head, Some(grpc::request(service)), grpc::LONGEST).await?;
+        let answer = self.ask(target, &head, Some(grpc::request(service)), grpc::LONGEST).await?;
         if answer.status != 200 {
             return Err(Reason::Status(answer.status));
         }
@@ -162,15 +165,19 @@ impl Prober {
     /// closed it just then, which says nothing of its health.
     async fn ask(
         &self,
-        key: &Key,
-        peer: &HttpPeer,
+        target: &Target,
         head: &RequestHeader,
         body: Option<Bytes>,
         longest: usize,
     ) -> Result<Answer, Reason> {
+        let (key, peer) = (&target.key, &target.peer);
         let connector = self.connector.get_or_init(|| Connector::new(Some(ConnectorOptions::new(POOL))));
         loop {
             let (mut session, reused) = connector.get_http_session(peer).await?;
+            if let Some(identity) = &target.identity {
+                let transport = self.transport.get_or_init(|| TransportConnector::new(None));
+                identity.confirm(session.digest(), transport, peer).await?;
+            }
             match exchange(&mut session, head, body.clone(), longest).await {
                 Ok((answer, whole)) => {
                     if whole && key.check.interval.duration() <= KEPT_FOR {
@@ -200,7 +207,7 @@ async fn tcp(key: &Key) -> Result<(), Reason> {
 }
 
 fn head(key: &Key, method: &str, path: &str, host: Option<&str>) -> Result<RequestHeader, Reason> {
-    let sni = key.tls.as_ref().and_then(|tls| tls.sni.as_deref()).filter(|sni| !sni.is_empty());
+    let sni = key.tls.as_ref().and_then(|tls| tls.asked_name()).filter(|sni| !sni.is_empty());
     let address = key.address.to_string();
     let host = host.or(sni).unwrap_or(&address);
     let mut head = RequestHeader::build(method, path.as_bytes(), Some(4))?;

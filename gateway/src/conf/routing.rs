@@ -39,7 +39,7 @@ pub use self::route::{
 pub use self::slow_start::SlowStart;
 pub use self::value::ValueMatch;
 use super::registry::FromRegistry;
-use super::scalar::{Address, CookieName, HeaderName, Method, Name, Percent};
+use super::scalar::{Address, CookieName, HeaderName, Method, Name, Percent, SpiffeId};
 
 /// Labels of instances: values by name.
 pub type Labels = IndexMap<String, String>;
@@ -226,7 +226,8 @@ pub enum UpstreamProtocol {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UpstreamTls {
-    /// Name that is asked for and that the certificate must bear. Needed unless `verify` is off.
+    /// Name that is asked for and, unless there is `san`, that the certificate must bear. Needed unless `verify` is off;
+    /// with `san` the default is the trust domain of the first id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sni: Option<String>,
     /// PEM file of the authorities to trust. Default: those of the system.
@@ -241,13 +242,19 @@ pub struct UpstreamTls {
     /// PEM file of its private key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_key: Option<PathBuf>,
-    /// SPIFFE ids such as `spiffe://example.org/users`, of which the certificate must bear one. Not in force yet, and
-    /// therefore an error: pingora's TLS client compares host names only.
+    /// SPIFFE ids such as `spiffe://example.org/ns/shop/sa/users`, of which the certificate must bear one, instead of a
+    /// name. An id without a path is for every workload of the trust domain. Needs `ca`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub san: Vec<String>,
+    pub san: Vec<SpiffeId>,
 }
 
 impl UpstreamTls {
+    /// The name that is asked for in handshakes.
+    #[must_use]
+    pub fn asked_name(&self) -> Option<&str> {
+        self.sni.as_deref().or_else(|| self.san.first().map(SpiffeId::trust_domain))
+    }
+
     fn files_mut(&mut self) -> impl Iterator<Item = &mut PathBuf> {
         self.ca.iter_mut().chain(&mut self.client_cert).chain(&mut self.client_key)
     }

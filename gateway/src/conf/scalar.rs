@@ -10,6 +10,7 @@ mod moment;
 mod name;
 mod rate;
 mod size;
+mod spiffe;
 mod word;
 mod wrapped;
 
@@ -29,6 +30,7 @@ pub use self::moment::Moment;
 pub use self::name::{CookieName, Name};
 pub use self::rate::Rate;
 pub use self::size::{ByteRate, Size};
+pub use self::spiffe::SpiffeId;
 pub use self::word::{LogTarget, OrNone};
 pub use self::wrapped::{Address, Cidr, HeaderName, Method};
 use super::routing::RetryOn;
@@ -99,6 +101,7 @@ pub(crate) fn by_pattern(pattern: &str) -> Option<Known> {
         entry::<ByteRate>(),
         entry::<HostPort>(),
         entry::<BaseUrl>(),
+        entry::<SpiffeId>(),
         entry::<Endpoint>(),
     ];
     all.into_iter().find(|(known, _)| *known == pattern).map(|(_, known)| known)
@@ -201,6 +204,7 @@ mod tests {
             check::<Size>(&text);
             check::<ByteRate>(&text);
             check::<HostPort>(&text);
+            check::<SpiffeId>(&text);
             check::<BaseUrl>(&text);
             check::<Endpoint>(&text);
         }

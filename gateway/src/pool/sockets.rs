@@ -97,6 +97,14 @@ impl Sockets {
         }
     }
 
+    /// Has pingora drop a connection.
+    pub(super) fn close(&self, descriptor: RawFd) {
+        if lock(&self.open).contains_key(&descriptor) {
+            // Its reader sees the end.
+            let _ = shutdown(descriptor, Shutdown::Both);
+        }
+    }
+
     /// Drops what was made in advance and is too old or dead.
     pub(super) fn sift_spare(&self, now: Instant, idle: Duration) {
         lock(&self.spare).retain(|(socket, made)| now.saturating_duration_since(*made) < idle && is_quiet(socket));

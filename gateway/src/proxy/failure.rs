@@ -87,6 +87,8 @@ pub fn verdict(session: &Session, ctx: &Ctx, error: &Error, reused: bool) -> boo
     }
     let failure = match error.etype() {
         ErrorType::ReadTimedout | ErrorType::WriteTimedout => Failure::Timeout,
+        // Nothing was sent to somebody else than who was meant.
+        ErrorType::InvalidCert => Failure::Connect,
         _ => Failure::Reset { reused },
     };
     retries(session, ctx, failure)

@@ -38,6 +38,8 @@ pub struct UpstreamTls {
     pub ca: Option<Arc<pingora::protocols::tls::CaType>>,
     /// Whether the certificate is verified.
     pub verify: bool,
+    /// Whether it has to bear that name. If not, it has an id, which the pool sees to.
+    pub by_name: bool,
     /// Certificate to show to upstreams that ask for one.
     pub client: Option<Arc<CertKey>>,
 }
@@ -57,7 +59,7 @@ pub fn template(address: SocketAddr, protocol: Protocol, tls: Option<&UpstreamTl
     options.h2_connection_window_size = Some(H2_CONNECTION_WINDOW);
     if let Some(tls) = tls {
         options.verify_cert = tls.verify;
-        options.verify_hostname = tls.verify;
+        options.verify_hostname = tls.verify && tls.by_name;
         options.ca = tls.ca.clone();
         peer.client_cert_key = tls.client.clone();
     }

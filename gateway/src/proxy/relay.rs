@@ -125,7 +125,7 @@ impl Edge {
             Some((stream, used)) => (stream, Some(used), true),
             None => {
                 let peer = peer::connect_to(template, template.group_key, timeouts, left, chosen);
-                let stream = self.connector.new_stream(&*peer).await?;
+                let stream = pool.connect(&self.connector, &peer).await?;
                 let used = pool.using(stream.id(), false);
                 (stream, used, false)
             }

@@ -6,6 +6,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use http::StatusCode;
 use pingora::http::RequestHeader;
+use pingora::protocols::Digest;
 use pingora::proxy::Session;
 use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorType, Result};
@@ -19,7 +20,7 @@ use super::ctx::{Ctx, Upstream};
 use super::reply::{self, Reply};
 use super::{Edge, deadline, failure, guarded, head, is_tls, peer, trace, with_rng};
 use crate::control::generation::Generation;
-use crate::pool::{Lease, Overflow};
+use crate::pool::{InstancePool, Lease, Overflow};
 
 /// Which attempt an instance is picked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -233,15 +234,36 @@ impl Edge {
         Ok(peer::connect_to(template, key, timeouts, ctx.time_left(ctx.mark), upstream))
     }
 
-    /// Notes which connection an attempt got.
-    pub(super) fn connected(&self, ctx: &mut Ctx, descriptor: i32, reused: bool) {
+    /// Notes which connection an attempt got. The answer is whose identity is still to be confirmed.
+    pub(super) fn connected(&self, ctx: &mut Ctx, descriptor: i32, reused: bool) -> Option<Arc<InstancePool>> {
         let index = ctx.upstream.as_ref().and_then(|upstream| upstream.tried.last());
         let pool = index.zip(ctx.service_side()).and_then(|(&index, side)| side.pools.get(index as usize));
         let used = pool.and_then(|pool| pool.using(descriptor, reused));
+        let unsure = pool.filter(|pool| pool.identity().is_some()).cloned();
         if let Some(upstream) = &mut ctx.upstream {
             upstream.lease.used = used;
             upstream.status = None;
         }
+        unsure
+    }
+
+    /// That a connection of pingora's is to who the instance has to be; if not, it is closed.
+    ///
+    /// # Errors
+    /// If it is not.
+    pub(super) async fn confirm(
+        &self,
+        pool: &InstancePool,
+        descriptor: i32,
+        digest: Option<&Digest>,
+        peer: &HttpPeer,
+    ) -> Result<()> {
+        let Some(identity) = pool.identity() else { return Ok(()) };
+        let confirmed = identity.confirm(digest, &self.connector, peer).await;
+        if confirmed.is_err() {
+            pool.close(descriptor);
+        }
+        confirmed.map_err(Error::into_up)
     }
 }
 

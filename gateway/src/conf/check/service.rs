@@ -104,13 +104,14 @@ fn protocol(service: &Service, at: &At<'_>, report: &mut Report<'_>) {
     }
     let Some(tls) = &service.tls else { return };
     let at = at.key("tls");
-    match tls.sni.as_deref() {
+    match tls.asked_name() {
         Some("") | None if tls.verify => {
             let message = "without `sni` no certificate can be verified: name the host that the certificate bears, or set `verify: false`";
             report.say(&if tls.sni.is_some() { at.key("sni") } else { at }, message);
         }
-        Some(sni) if !sni.is_empty() && ServerName::try_from(sni).is_err() => {
-            report.say(&at.key("sni"), format!("{sni:?} is no host name such as `users.internal`"));
+        Some(name) if !name.is_empty() && ServerName::try_from(name).is_err() => {
+            let (key, more) = if tls.sni.is_some() { ("sni", "") } else { ("san", ", to be asked for: set `sni`") };
+            report.say(&at.key(key), format!("{name:?} is no host name such as `users.internal`{more}"));
         }
         _ => {}
     }
@@ -119,10 +120,10 @@ fn protocol(service: &Service, at: &At<'_>, report: &mut Report<'_>) {
             if tls.client_cert.is_some() { ("client_cert", "client_key") } else { ("client_key", "client_cert") };
         report.say(&at.key(has), format!("a certificate and its key belong together: `{lacks}` is missing"));
     }
-    if !tls.san.is_empty() {
-        let message = "only the host name in `sni` can be verified, not other names such as SPIFFE ids: pingora's TLS client \
-                       cannot compare them; have the certificates bear a DNS name as well, and trust nothing but the `ca` \
-                       of their trust domain";
+    if !tls.san.is_empty() && !tls.verify {
+        report.say(&at.key("san"), "has no effect with `verify: false`");
+    } else if !tls.san.is_empty() && tls.ca.is_none() {
+        let message = "ids are worth what the authorities of their trust domain are: name those in `ca`";
         report.say(&at.key("san"), message);
     }
     if tls.ca.is_some() && !tls.verify {

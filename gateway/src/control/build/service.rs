@@ -206,9 +206,10 @@ pub(super) fn timeouts(conf: conf::Timeouts) -> Timeouts {
 
 fn upstream_tls(conf: &conf::UpstreamTls) -> Result<UpstreamTls, String> {
     Ok(UpstreamTls {
-        sni: conf.sni.clone().unwrap_or_default(),
+        sni: conf.asked_name().unwrap_or_default().to_owned(),
         ca: conf.ca.as_deref().map(authorities).transpose()?,
         verify: conf.verify,
+        by_name: conf.san.is_empty(),
         client: conf.client_cert.as_deref().zip(conf.client_key.as_deref()).map(client_certificate).transpose()?,
     })
 }
