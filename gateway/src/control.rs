@@ -52,6 +52,8 @@ pub struct Control {
     pub live: Arc<ArcSwap<Generation>>,
     /// What the gateway was started with.
     pub bootstrap: Bootstrap,
+    /// Those that were in force and may still be held by requests.
+    retired: Mutex<Vec<Arc<Generation>>>,
     workshop: Workshop,
     state: Mutex<State>,
     ramps: Ramps,
@@ -242,6 +244,7 @@ impl Control {
         }
         Ok(Self {
             live: Arc::new(ArcSwap::from_pointee(generation)),
+            retired: Mutex::default(),
             bootstrap,
             workshop,
             state: Mutex::new(State {
@@ -351,7 +354,22 @@ impl Control {
 
     fn publish(&self, generation: Generation) {
         self.workshop.announce(&generation);
-        self.live.store(Arc::new(generation));
+        self.put_in_force(generation);
+    }
+
+    fn put_in_force(&self, generation: Generation) {
+        let before = self.live.swap(Arc::new(generation));
+        self.free_retired();
+        self.retired.lock().unwrap_or_else(PoisonError::into_inner).push(before);
+    }
+
+    /// Frees the generations that nobody holds any more. Of a large one that takes milliseconds, which the last request
+    /// to hold it is not to spend.
+    fn free_retired(&self) {
+        let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
+        let free: Vec<_> = retired.extract_if(.., |generation| Arc::strong_count(generation) == 1).collect();
+        drop(retired);
+        drop(free);
     }
 
     fn conclude(&self, document: &str, began: Instant, result: Result<(), Problems>) -> Result<(), Problems> {

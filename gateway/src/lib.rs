@@ -8,6 +8,7 @@ pub mod conf;
 pub mod connection;
 pub mod control;
 pub mod drain;
+pub mod ease;
 pub mod explain;
 pub mod jwt;
 pub mod limits;

@@ -40,6 +40,7 @@ pub use self::slow_start::SlowStart;
 pub use self::value::ValueMatch;
 use super::registry::FromRegistry;
 use super::scalar::{Address, CookieName, HeaderName, Method, Name, Percent, SpiffeId};
+use crate::ease;
 
 /// Labels of instances: values by name.
 pub type Labels = IndexMap<String, String>;
@@ -52,6 +53,7 @@ pub struct Routing {
     #[serde(default)]
     pub services: IndexMap<Name, Arc<Service>>,
     /// Routes. The most specific that matches is taken; of equally specific ones the first.
+    #[serde(deserialize_with = "ease::list")]
     pub routes: Vec<Route>,
 }
 

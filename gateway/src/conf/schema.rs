@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use super::problem::{At, Problem, listed, nearest, shown};
 use super::shape::{Id, Keys, Others, Shape, Shapes, Text};
 use super::tree::{Entries, Entry, Kind, Mark, Node};
+use crate::ease;
 
 /// The JSON schema of a type, as it is read (not as it is written).
 pub(crate) fn generate<T: JsonSchema>() -> Value {
@@ -80,6 +81,7 @@ impl Walker<'_> {
 
     /// `mark` is where to point at for the value as a whole.
     fn value(&mut self, id: Id, node: &Node, mark: Mark, at: &At<'_>) -> Option<Value> {
+        ease::breathe();
         let shape = self.shapes.shape(id);
         if shape.any {
             return self.anything(node, at);

@@ -8,6 +8,7 @@ use serde_json::Number;
 
 use super::Source;
 use super::problem::{At, Problem, Step, shown};
+use crate::ease;
 
 /// Longest document in bytes. A routing document of 10,000 routes takes about 3 MiB.
 pub(crate) const MAX_BYTES: usize = 16 << 20;
@@ -143,6 +144,7 @@ impl Builder<'_> {
             if !self.take(event, mark_of(span)) {
                 return;
             }
+            ease::breathe();
         }
         if self.done.is_none() {
             self.problem(Mark { line: 1, column: 1 }, "the document is empty");

@@ -21,6 +21,7 @@ use serin_core::tag::SigningKey;
 
 use super::generation::{Generation, RouteSide, ServiceSide};
 use crate::conf::{self, Abort, Routing, Traffic};
+use crate::ease;
 use crate::limits::RateLimit;
 use crate::telemetry::metrics::{LimitOwner, Metrics};
 use crate::telemetry::names::{ROUTING, TRAFFIC};
@@ -75,6 +76,7 @@ impl Workshop {
             };
             services.push(service);
             sides.push(side);
+            ease::breathe();
         }
         let positions: HashMap<&str, usize> = services.iter().enumerate().map(|(at, s)| (&*s.name, at)).collect();
         let routes = self.routes(routing, &positions, &services, previous, now)?;
@@ -227,6 +229,7 @@ impl Workshop {
                 metrics: self.metrics.route(&route.name, name, subsets),
             });
             routes.push(route);
+            ease::breathe();
         }
         Ok((RouteTable::new(routes), sides.into()))
     }

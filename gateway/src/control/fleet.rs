@@ -26,6 +26,8 @@ const LEADER: &str = "leader";
 const FRESH: &str = "not connected yet";
 /// How long an operator's change waits for a center before it is in force without.
 const PATIENCE: Duration = Duration::from_millis(600);
+/// How long after a write a watch may still tell of what was there before: longer than a look takes that never ends.
+const LATE: Duration = Duration::from_secs(10);
 /// How long a start waits for a center before it takes what is on disk.
 const START: Duration = Duration::from_secs(3);
 /// Pause between two looks at a center without which there is nothing to start with.
@@ -50,13 +52,15 @@ pub struct Link {
     document: &'static str,
     center: Arc<dyn Center>,
     down: Mutex<Option<String>>,
+    /// When this gateway wrote it last.
+    written: Mutex<Option<Instant>>,
     metrics: Arc<Metrics>,
 }
 
 impl Link {
     fn new(document: &'static str, center: Arc<dyn Center>, metrics: &Arc<Metrics>) -> Arc<Self> {
         let down = Mutex::new(Some(FRESH.to_owned()));
-        Arc::new(Self { document, center, down, metrics: Arc::clone(metrics) })
+        Arc::new(Self { document, center, down, written: Mutex::default(), metrics: Arc::clone(metrics) })
     }
 
     /// What it is, for people.
@@ -87,6 +91,16 @@ impl Link {
     /// Who changes things that come from there.
     pub(super) fn actor(&self) -> Actor {
         Actor { by: "center".to_owned(), from: self.name(), token: None }
+    }
+
+    fn note_written(&self) {
+        *self.written.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    /// Whether a watch may still tell of what was there before something was written.
+    fn wrote_lately(&self) -> bool {
+        let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        written.is_some_and(|at| at.elapsed() < LATE)
     }
 
     pub(super) fn status(&self) -> CenterStatus {
@@ -249,6 +263,7 @@ impl Fleet {
         match written {
             Ok(written) => {
                 link.set(None);
+                link.note_written();
                 written
             }
             Err(lost) => {
@@ -290,9 +305,15 @@ impl Control {
             runtime.spawn(follow(Arc::clone(self), Arc::clone(link), Self::take_routing_of));
         }
         if let Some(link) = &self.fleet.traffic {
-            let take = |control: &Self, link: &Link, seen| {
+            let take = |control: &Self, link: &Link, seen: Seen| {
                 let mut state = control.lock();
-                control.take_traffic_of(link, &mut state, seen);
+                // A watch may tell late: taken for news, what was there before the last flip would undo it.
+                let late = link.wrote_lately() && state.traffic.version.as_ref() != Some(&seen.version);
+                let seen = if late { control.fleet.read(link) } else { Ok(seen) };
+                // If it is lost, a new watch will tell.
+                if let Ok(seen) = seen {
+                    control.take_traffic_of(link, &mut state, seen);
+                }
             };
             runtime.spawn(follow(Arc::clone(self), Arc::clone(link), take));
         }

@@ -1,6 +1,7 @@
 //! Documents come in: from watched files, and from config centers. What is refused is looked at again when the other
 //! document became another one, for it may fit now; two files that changed together come into force together.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
@@ -8,25 +9,28 @@ use super::change::{self, Actor};
 use super::generation::Generation;
 use super::history::{Entry, History};
 use super::{Control, DocumentState, Refusal, State, ramp, recheck};
-use crate::conf::{self, Place, Problems, Source, Traffic};
+use crate::conf::{self, Problems, Source, Traffic};
+use crate::ease;
 use crate::registries::discovery;
 use crate::sources::Version;
 use crate::telemetry::access_log::Timestamp;
 use crate::telemetry::names::{ROUTING, TRAFFIC};
 
 impl Control {
-    /// Looks at the files of both documents, each of which is read once.
+    /// Looks at the files of both documents. Large ones are taken at ease.
     pub fn reload(&self) {
+        self.free_retired();
         self.write_again();
-        let read = |place: &Place| place.file().map(Source::read);
-        let (routing, traffic) = (read(&self.bootstrap.routing), read(&self.bootstrap.traffic));
-        if let (Some(Ok(routing)), Some(Ok(traffic))) = (&routing, &traffic) {
+        let (routing, traffic) = (self.bootstrap.routing.file().map(Source::read), self.bootstrap.traffic.file());
+        if let (Some(Ok(routing)), Some(traffic)) = (&routing, traffic) {
             // What does not fit says so when they are looked at one by one.
             let _ = self.take_both(routing, traffic);
         }
         let take_traffic = || {
-            if let Some(read) = &traffic {
-                self.take_traffic(&mut self.lock(), read);
+            if let Some(file) = traffic {
+                // Read under the lock: what was there before a flip would undo it.
+                let mut state = self.lock();
+                self.take_traffic(&mut state, &Source::read(file));
             }
         };
         take_traffic();
@@ -41,23 +45,38 @@ impl Control {
     ///
     /// # Errors
     /// If they are not sound, or do not fit each other.
-    fn take_both(&self, routing: &Source, traffic: &Source) -> Result<(), Problems> {
-        let mut state = self.lock();
-        let news = routing.text != state.routing.text || traffic.text != state.traffic.text;
-        if !news || state.routing.holds(routing) || state.traffic.holds(traffic) {
+    fn take_both(&self, routing: &Source, traffic: &Path) -> Result<(), Problems> {
+        let edited_with = |state: &State, traffic: &Source| {
+            let news = routing.text != state.routing.text || traffic.text != state.traffic.text;
+            news && !state.routing.holds(routing) && !state.traffic.holds(traffic)
+        };
+        let both = edited_with(&self.lock(), &Source::read(traffic)?);
+        if !both {
             return Ok(());
         }
-        let (began, current) = (Instant::now(), self.current());
-        let document = conf::routing_of(&self.bootstrap, routing, &self.workshop.catalogue)?;
-        let (flipped, flip) = edited(conf::traffic(traffic, &document)?, &current, &document).unzip();
+        let began = Instant::now();
+        let document = self.parse_routing(routing)?;
+        let mut state = self.lock();
+        let traffic = Source::read(traffic)?;
+        if !edited_with(&state, &traffic) {
+            return Ok(());
+        }
+        let current = self.current();
+        let (flipped, flip) = edited(conf::traffic(&traffic, &document)?, &current, &document).unzip();
         let flipped = flipped.map_or_else(|| Arc::clone(&current.traffic), Arc::new);
         let generation = self.build_routing(&state, routing, document, &flipped, &current)?;
         self.adopt_routing(&mut state, generation, routing.text.clone(), None, &Actor::file());
         flip.into_iter().for_each(|entry| state.history.append(entry));
-        state.traffic = DocumentState::of(traffic.text.clone(), None);
+        state.traffic = DocumentState::of(traffic.text, None);
         self.metrics().sources.loaded(TRAFFIC, Instant::now());
         self.conclude(ROUTING, began, Ok(()))?;
         self.conclude(TRAFFIC, began, Ok(()))
+    }
+
+    /// Parses and checks a routing document: most of the work on a large one, for which no flip has to wait. There is
+    /// one thread that takes routing documents over, so what is parsed is not out of date when the lock is taken.
+    fn parse_routing(&self, source: &Source) -> Result<conf::Routing, Problems> {
+        ease::at_ease(|| conf::routing_of(&self.bootstrap, source, &self.workshop.catalogue))
     }
 
     /// Writes what could not be written when it came into force, unless somebody edited the file since.
@@ -79,16 +98,20 @@ impl Control {
 
     /// Takes a routing document over that was read somewhere; false if it is not sound.
     pub(super) fn take_routing(&self, read: &Result<Source, Problems>, from: &Actor, version: Option<Version>) -> bool {
-        let mut state = self.lock();
-        let (began, current) = (Instant::now(), self.current());
-        let against = current.traffic_revision;
-        if state.routing.has_seen(read) && state.routing.is_judged_against(against) {
-            state.routing.version = version;
-            self.confirm(ROUTING, &state.routing, began);
-            return state.routing.refused.is_none();
+        let began = Instant::now();
+        {
+            let mut state = self.lock();
+            if state.routing.has_seen(read) && state.routing.is_judged_against(self.current().traffic_revision) {
+                state.routing.version = version;
+                self.confirm(ROUTING, &state.routing, began);
+                return state.routing.refused.is_none();
+            }
         }
-        let built = read.as_ref().map_err(Clone::clone).and_then(|source| {
-            let routing = conf::routing_of(&self.bootstrap, source, &self.workshop.catalogue)?;
+        let parsed = read.as_ref().map_err(Clone::clone).and_then(|source| Ok((source, self.parse_routing(source)?)));
+        let mut state = self.lock();
+        let current = self.current();
+        let against = current.traffic_revision;
+        let built = parsed.and_then(|(source, routing)| {
             // What operators flipped must fit the new routing as well, or neither is taken.
             recheck(&current.traffic, &routing)?;
             self.build_routing(&state, source, routing, &current.traffic, &current)
@@ -122,7 +145,8 @@ impl Control {
         self.discovery.await_answers(discovery::RELOAD);
         self.discovery.fill(&mut routing);
         let revision = state.history.routing_revision(&source.text).max(current.routing_revision + 1);
-        let built = self.workshop.build(&Arc::new(routing), traffic, (revision, traffic.revision), Some(current));
+        let revisions = (revision, traffic.revision);
+        let built = ease::at_ease(|| self.workshop.build(&Arc::new(routing), traffic, revisions, Some(current)));
         built.map_err(|problem| {
             self.discovery.want(&current.routing);
             Problems::whole(&source.name, problem)
@@ -189,7 +213,7 @@ impl Control {
             Ok(generation) => {
                 let positions: Vec<usize> = changes.iter().filter_map(|(name, _)| generation.service(name)).collect();
                 self.workshop.upkeep.repopulate(&generation, &positions);
-                self.live.store(Arc::new(generation));
+                self.put_in_force(generation);
                 let services = changes.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
                 tracing::info!(services, took = ?began.elapsed(), "instances in force");
             }

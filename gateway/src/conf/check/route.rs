@@ -9,6 +9,7 @@ use super::super::routing::{Action, HeaderEdits, Redirect, Respond, Rewrite, Rou
 use super::super::scalar::{HeaderName, Name, OrNone};
 use super::service::{path_match, positive, service, values};
 use super::{Report, limit};
+use crate::ease;
 
 /// Checks a routing document.
 pub(in super::super) fn routing(document: &Routing, catalogue: &Catalogue, node: &Node, report: &mut Report<'_>) {
@@ -21,6 +22,7 @@ pub(in super::super) fn routing(document: &Routing, catalogue: &Catalogue, node:
         .unique(&routes, "name", document.routes.iter().map(|route| &route.name), |name| format!("the route `{name}`"));
     for (index, each) in document.routes.iter().enumerate() {
         route(each, document, &routes.index(index), report);
+        ease::breathe();
     }
 }
 
