@@ -347,7 +347,8 @@ impl Edge {
         let accepted = chosen.assignment.rule.map(|rule| service.tags[rule].trust);
         headers::strip_guarded(&mut head.headers, service, ctx.trusted || accepted == Some(Trust::Signed));
         self.propagate_trace(&mut head.headers, ctx);
-        headers::propagate(&mut head.headers, &side.propagate, service, chosen)?;
+        let untouched = ctx.trace.as_ref().is_some_and(|trace| trace.is_untouched());
+        headers::propagate(&mut head.headers, &side.propagate, service, chosen, untouched)?;
         if chosen.upgrade {
             // Not the placeholder; and if nothing were here, pingora would announce chunks.
             head.headers.insert(http::header::CONTENT_LENGTH, http::HeaderValue::from_static("0"));

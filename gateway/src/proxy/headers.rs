@@ -240,11 +240,19 @@ fn strip_cookies(headers: &mut HeaderMap, names: &[Box<str>]) {
     }
 }
 
-/// Tells the upstream the subset that was chosen, and replaces what a client may have sent under those names.
+/// Tells the upstream the subset that was chosen, and replaces what a client may have sent under those names. A
+/// `tracestate` is not changed where the trace is `untouched` (W3C Trace Context, section 3.3: whoever leaves `traceparent`
+/// as it is must not change it).
 ///
 /// # Errors
 /// Only if a value is no header value, which the types rule out.
-pub fn propagate(headers: &mut HeaderMap, how: &Propagate, service: &Service, chosen: &Upstream) -> Result<()> {
+pub fn propagate(
+    headers: &mut HeaderMap,
+    how: &Propagate,
+    service: &Service,
+    chosen: &Upstream,
+    untouched: bool,
+) -> Result<()> {
     let position = chosen.subset.unwrap_or(chosen.assignment.subset);
     let subset = &service.subsets[position];
     if let Some(name) = &how.header {
@@ -257,7 +265,7 @@ pub fn propagate(headers: &mut HeaderMap, how: &Propagate, service: &Service, ch
             headers.insert(&BAGGAGE, member.clone());
         }
     }
-    if how.tracestate && headers.contains_key(&TRACEPARENT) {
+    if how.tracestate && !untouched && headers.contains_key(&TRACEPARENT) {
         prepend_member(headers, &TRACESTATE, "serin", &subset.name)?;
     }
     Ok(())

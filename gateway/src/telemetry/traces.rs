@@ -213,6 +213,12 @@ impl Trace {
         self.keeps_state
     }
 
+    /// Whether it was not sampled by whom it comes from, whose word is passed on as it is.
+    #[must_use]
+    pub fn is_untouched(&self) -> bool {
+        self.untouched
+    }
+
     /// The latest attempt at an instance.
     #[must_use]
     pub fn attempt(&self, instance: u32) -> Option<&Attempt> {
