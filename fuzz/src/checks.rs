@@ -3,10 +3,11 @@
 
 use std::net::IpAddr;
 
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use ipnet::IpNet;
 use serin::conf::{self, Source};
 use serin::proxy::{deadline, head};
+use serin::telemetry::traces::{b3, baggage, context};
 use serin_core::load::LoadReport;
 use serin_core::path::{self, PathPolicy};
 use serin_core::proxy_protocol;
@@ -95,6 +96,43 @@ pub(crate) fn deadline(data: &[u8]) {
     deadline::set(&mut headers, given);
     let again = deadline::of(&headers).expect("what was written is read");
     assert!(again <= given.max(std::time::Duration::from_millis(1)), "{given:?} becomes {again:?}");
+}
+
+/// Headers of traces, as lines: a parent that is read is read again from what is written of it, in every format; what is
+/// left of baggage is sound, and stays as it is.
+pub(crate) fn traceparent(data: &[u8]) {
+    let mut headers = HeaderMap::new();
+    for line in data.split(|byte| *byte == b'\n') {
+        let mut parts = line.splitn(2, |byte| *byte == b':');
+        let (Some(name), Some(value)) = (parts.next(), parts.next()) else { continue };
+        if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name), HeaderValue::from_bytes(value)) {
+            headers.append(name, value);
+        }
+    }
+    let b3 = [b3::extract(&headers), b3::extract_multi(&headers)].into_iter().flatten();
+    let b3 = b3.filter_map(|said| if let b3::Extracted::Parent(parent) = said { Some(parent) } else { None });
+    for parent in context::extract(&headers).into_iter().chain(b3) {
+        let (trace, span, sampled) = (parent.trace_id, parent.span_id, parent.sampled.unwrap_or(false));
+        let flags = u8::from(sampled) * context::SAMPLED | u8::from(parent.random) * context::RANDOM;
+        let again =
+            context::parse(context::traceparent(trace, span, flags).as_bytes()).expect("what was written is read");
+        assert_eq!((again.trace_id, again.span_id, again.sampled), (trace, span, Some(sampled)), "{parent:?}");
+        let mut written = HeaderMap::new();
+        b3::inject(&mut written, trace, span, sampled, parent.debug);
+        b3::inject_multi(&mut written, trace, span, sampled, parent.debug);
+        for again in [b3::extract(&written), b3::extract_multi(&written)] {
+            let same = |again: context::Parent| (again.trace_id, again.span_id) == (trace, span);
+            assert!(matches!(again, Some(b3::Extracted::Parent(again)) if same(again)), "{parent:?}: {again:?}");
+        }
+    }
+    if context::is_sound_state(&headers) {
+        let states = headers.get_all(&context::TRACESTATE);
+        assert!(states.iter().all(|state| state.as_bytes().iter().all(|byte| matches!(byte, b'\t' | b' '..=b'~'))));
+    }
+    baggage::clean(&mut headers);
+    let cleaned = headers.clone();
+    baggage::clean(&mut headers);
+    assert_eq!(headers, cleaned, "what is sound stays");
 }
 
 /// A head that passes ends where it was found to end, and has no byte in it by which it could be cut elsewhere; however it

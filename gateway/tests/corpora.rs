@@ -8,7 +8,7 @@ use std::path::Path;
 
 type Check = fn(&[u8]);
 
-const TARGETS: [(&str, Check); 7] = [
+const TARGETS: [(&str, Check); 8] = [
     ("strict", checks::strict),
     ("proxy_protocol", checks::proxy_protocol),
     ("path", checks::path),
@@ -16,6 +16,7 @@ const TARGETS: [(&str, Check); 7] = [
     ("forwarded", checks::forwarded),
     ("orca", checks::orca),
     ("deadline", checks::deadline),
+    ("traceparent", checks::traceparent),
 ];
 
 #[test]
