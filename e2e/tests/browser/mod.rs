@@ -3,12 +3,14 @@
 #![expect(clippy::panic, reason = "a test that cannot go on says why")]
 
 use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use serin_e2e::gateway::free_address;
+use serin_e2e::gateway::{self, free_address};
 use serin_e2e::{Gateway, wait};
+use tempfile::TempDir;
 use thirtyfour::common::log::LoggingPrefsLogLevel;
 use thirtyfour::prelude::*;
 use tokio::sync::{Mutex, MutexGuard};
@@ -27,6 +29,8 @@ pub(crate) struct Browser {
     pub(crate) driver: WebDriver,
     process: Child,
     home: String,
+    /// What the browser writes, which goes with it.
+    _scratch: TempDir,
 }
 
 impl Browser {
@@ -38,8 +42,13 @@ impl Browser {
     /// Like [`Browser::open`] with a page of this size in pixels.
     pub(crate) async fn sized(gateway: &Gateway, view: &str, width: u32, height: u32) -> Self {
         let address = free_address();
+        let scratch = gateway::directory();
         let process = Command::new("chromedriver")
             .arg(format!("--port={}", address.port()))
+            .env("TMPDIR", scratch.path())
+            .env("HOME", scratch.path())
+            // The browser is of the same group, and ends with it even if its driver is gone.
+            .process_group(0)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -49,7 +58,7 @@ impl Browser {
         let driver = start(address).await;
         let process = browser.0.take().unwrap();
         let home = format!("http://{}", gateway.admin_address());
-        let browser = Self { driver, process, home };
+        let browser = Self { driver, process, home, _scratch: scratch };
         let metrics = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
         browser.driver.cdp().send_raw("Emulation.setDeviceMetricsOverride", metrics).await.unwrap();
         browser.go(view).await;
@@ -151,10 +160,16 @@ struct Starting(Option<Child>);
 impl Drop for Starting {
     fn drop(&mut self) {
         if let Some(child) = &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
+            end(child);
         }
     }
+}
+
+/// Ends a driver and its browser.
+fn end(driver: &mut Child) {
+    let group = format!("-{}", driver.id());
+    let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
+    let _ = driver.wait();
 }
 
 async fn start(address: SocketAddr) -> WebDriver {
@@ -171,12 +186,8 @@ async fn start(address: SocketAddr) -> WebDriver {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // The handle would end its session itself, and block for that; the driver ends its browser when it is told to.
+        // The handle would end its session itself, and block for that.
         let _ = self.driver.clone().leak();
-        let asked = Command::new("kill").args(["-TERM", &self.process.id().to_string()]).status();
-        if asked.is_err() {
-            let _ = self.process.kill();
-        }
-        let _ = self.process.wait();
+        end(&mut self.process);
     }
 }
