@@ -3,7 +3,7 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: help tools demo test fmt lint unit e2e bench bench-faults soak memory deny sbom fuzz docker-lint docs release schema clean
+.PHONY: help tools demo test fmt lint unit e2e bench bench-faults soak memory compare deny sbom fuzz docker-lint docs release schema clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +51,12 @@ memory: tools ## What idle connections and stalled streams cost in memory
 	@echo "memory: building (some minutes the first time)"
 	@cargo build --locked --release -p serin --bin serin
 	@python3 e2e/bench/memory.py target/release/serin
+
+compare: tools ## What nginx, HAProxy, Envoy and Serin make of malformed requests; writes target/compare.md
+	@./e2e/bench/setup.sh
+	@echo "compare: building"
+	@cargo build --locked -p serin --bin serin
+	@timeout 600 cargo test --locked -p serin-e2e --test compare -- --ignored --nocapture
 
 deny: ## Licences, bans and sources of all dependencies
 	@command -v cargo-deny >/dev/null || { echo "deny: installing cargo-deny (some minutes)"; cargo install --quiet --locked cargo-deny; }

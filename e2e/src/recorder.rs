@@ -119,11 +119,28 @@ fn whole(bytes: &[u8]) -> Option<(Recorded, usize)> {
     let length = match request.fields("content-length").first() {
         Some(length) => length.parse().ok()?,
         None if request.fields("transfer-encoding").is_empty() => 0,
-        None if bytes[end..].starts_with(b"0\r\n\r\n") => 5,
-        None => find(&bytes[end..], b"\r\n0\r\n\r\n")? + 7,
+        None => chunks(&bytes[end..])?,
     };
     request.body = bytes.get(end..end + length)?.to_vec();
     Some((request, end + length))
+}
+
+/// The length of a chunked body, trailers included, if it is there as a whole.
+fn chunks(bytes: &[u8]) -> Option<usize> {
+    let mut at = 0;
+    loop {
+        let line = find(&bytes[at..], b"\r\n")?;
+        let digits = bytes[at..at + line].iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
+        let size = usize::from_str_radix(std::str::from_utf8(&bytes[at..at + digits]).ok()?, 16).ok()?;
+        at += line + 2;
+        if size == 0 {
+            let rest = bytes.get(at..)?;
+            let trailers = if rest.starts_with(b"\r\n") { 0 } else { find(rest, b"\r\n\r\n")? + 2 };
+            return Some(at + trailers + 2);
+        }
+        at = at.checked_add(size)?.checked_add(2)?;
+        bytes.get(..at)?;
+    }
 }
 
 fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {
