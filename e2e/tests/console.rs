@@ -203,8 +203,20 @@ async fn weights_always_make_a_whole_and_shares_are_exact() {
     let shown =
         browser.run("return [...document.querySelectorAll('.weights [inputmode]')].map((f) => f.value)", vec![]);
     assert_eq!(shown.await, json!(["89.99", "10", "0.01"]));
-    browser.fill("#share-users-v3", "250").await;
-    browser.until_text(".weights [aria-invalid=true]", |_| true).await;
+    // What is no share is refused, and not taken for the digits that it begins with; also when the field is left.
+    for wrong in ["250", "1e400", "-5", "12.345"] {
+        browser.fill("#share-users-v3", wrong).await;
+        browser.until_says(".weights [role=alert]", wrong).await;
+        browser.until_text(".weights [aria-invalid=true]", |_| true).await;
+        let blurred = "document.activeElement.blur(); \
+            return [...document.querySelectorAll('.weights [inputmode]')].map((f) => f.value)";
+        assert_eq!(browser.run(blurred, vec![]).await, json!(["90", "10", wrong]));
+        browser.until_says(".weights [role=alert]", "Nothing is changed").await;
+        let disabled = "return document.querySelector('.weights [type=submit]').disabled";
+        assert_eq!(browser.run(disabled, vec![]).await, json!(true));
+    }
+    browser.press("Discard").await;
+    browser.until_gone(".weights [role=alert]").await;
     browser.check(&[]).await;
 }
 

@@ -102,9 +102,10 @@ pub(super) async fn readyz(Extract(state): Extract<State>, RawQuery(query): RawQ
     Ok((status, Json(Ready { ready, documents, overload })).into_response())
 }
 
-/// Whether `verbose` is in the query, and not as `verbose=false`.
+/// Whether the query says `verbose`, alone or with a yes. A probe that says anything else with it is told what it was without.
 pub(super) fn is_verbose(query: Option<&str>) -> bool {
-    param(query, "verbose").is_some_and(|value| value != "false")
+    const YES: [&str; 5] = ["", "1", "true", "yes", "on"];
+    param(query, "verbose").is_some_and(|value| YES.iter().any(|yes| yes.eq_ignore_ascii_case(value)))
 }
 
 pub(super) async fn metrics(Extract(state): Extract<State>, headers: HeaderMap) -> Result<Response, ApiError> {

@@ -175,7 +175,7 @@ async fn the_console_is_open_and_what_it_asks_for_is_not() {
         &[("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "document")];
     let embedded: Headers =
         &[("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "no-cors"), ("sec-fetch-dest", "script")];
-    let cases: [(&str, Headers, u16, &str); 17] = [
+    let cases: [(&str, Headers, u16, &str); 21] = [
         ("GET /", &[], 307, ""),
         ("GET /console", &[], 307, ""),
         ("GET /console/", &[], 200, "text/html; charset=utf-8"),
@@ -189,6 +189,10 @@ async fn the_console_is_open_and_what_it_asks_for_is_not() {
         ("GET /console/%2e%2e/v1/traffic", &[], 401, "application/problem+json"),
         ("GET /v1/traffic", &[], 401, "application/problem+json"),
         ("GET /readyz?verbose", &[], 401, "application/problem+json"),
+        ("GET /readyz?verbose=True", &[], 401, "application/problem+json"),
+        ("GET /readyz?verbose=false", &[], 200, "application/json"),
+        ("GET /readyz?verbose=0", &[], 200, "application/json"),
+        ("GET /readyz?verbose=null", &[], 200, "application/json"),
         ("GET /console/", &[("host", "evil.example")], 421, "application/problem+json"),
         ("GET /console/", page, 200, "text/html; charset=utf-8"),
         ("GET /console/app.js", embedded, 403, "application/problem+json"),

@@ -31,7 +31,7 @@ export function rate(value) {
 
 /** Hundredths of a percent of `90%` or `12.34%`, and NaN for anything else. */
 export function hundredths(text) {
-  const found = /^\s*(\d{1,3})(?:[.,](\d{1,2}))?\s*%?\s*$/.exec(String(text));
+  const found = /^\s*(\d{1,3})(?:[.,](\d{0,2}))?\s*%?\s*$/.exec(String(text));
   if (!found) return NaN;
   const value = Number(found[1]) * 100 + Number((found[2] ?? "").padEnd(2, "0"));
   return value <= 10_000 ? value : NaN;

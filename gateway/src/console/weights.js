@@ -67,6 +67,7 @@ function draftOf(service) {
       weights: configuredWeights(service),
       base: state.revision,
       typed: {},
+      before: null,
       preview: null,
       refused: null,
       reason: "",
@@ -76,6 +77,23 @@ function draftOf(service) {
     drafts.set(service, draft);
   }
   return draft;
+}
+
+/** What was typed that is no share, if anything. */
+function wrongText(draft) {
+  return Object.values(draft?.typed ?? {}).find((text) => Number.isNaN(hundredths(text)));
+}
+
+/** Takes what is typed. While it is no share the weights are what they were before, whatever its first digits would be. */
+function type(service, stable, name, text) {
+  const draft = draftOf(service);
+  if (!(name in draft.typed)) draft.before = draft.weights;
+  const value = hundredths(text);
+  draft.weights = draft.before;
+  if (!Number.isNaN(value)) return change(service, stable, name, value, text);
+  clearTimeout(draft.timer);
+  draft.typed = { [name]: text };
+  repaint();
 }
 
 function change(service, stable, name, value, typed) {
@@ -109,7 +127,8 @@ export function weightEditor(service) {
   const current = configuredWeights(service);
   const weights = draft?.weights ?? current;
   const stable = list.find((version) => version.isStable)?.name;
-  const isChanged = draft && list.some((version) => weights[version.name] !== current[version.name]);
+  const wrong = wrongText(draft);
+  const isChanged = draft && wrong === undefined && list.some((version) => weights[version.name] !== current[version.name]);
   if (list.length < 2) return h("p", { class: "quiet" }, "This service has one version: there is nothing to weigh.");
   const submit = (event) => {
     event.preventDefault();
@@ -128,9 +147,11 @@ export function weightEditor(service) {
       bar("in force", list, Object.fromEntries(list.map((v) => [v.name, v.weight]))),
       isChanged && bar("new", list, weights),
     ),
-    isChanged
-      ? outcome(service, draft, list)
-      : h("p", { class: "quiet" }, "Move a slider or type a share to see who would move."),
+    wrong !== undefined && refusedText(service, wrong),
+    isChanged && outcome(service, draft, list),
+    wrong === undefined &&
+      !isChanged &&
+      h("p", { class: "quiet" }, "Move a slider or type a share to see who would move."),
   );
 }
 
@@ -175,13 +196,6 @@ function exact(service, version, stable, weights, draft) {
   const shown = draft?.typed[version.name] ?? plain(weights[version.name]);
   const isWrong = Number.isNaN(hundredths(shown));
   const id = `share-${service}-${version.name}`;
-  const type = (event) => {
-    const value = hundredths(event.target.value);
-    if (Number.isNaN(value)) {
-      draftOf(service).typed = { [version.name]: event.target.value };
-      repaint();
-    } else change(service, stable, version.name, value, event.target.value);
-  };
   const nudge = (event) => {
     const by = { ArrowUp: 1, ArrowDown: -1 }[event.key];
     if (!by) return;
@@ -211,7 +225,7 @@ function exact(service, version, stable, weights, draft) {
         value: shown,
         "aria-invalid": isWrong && "true",
         title: "0 to 100, at most two decimals",
-        oninput: type,
+        oninput: (event) => type(service, stable, version.name, event.target.value),
         onkeydown: nudge,
         onblur: () => settle(service),
       }),
@@ -220,11 +234,31 @@ function exact(service, version, stable, weights, draft) {
   ];
 }
 
-/** When a field is left, it shows what is meant. */
+/** When a field is left, it shows what is meant; what is no share stays, so that it is seen to be refused. */
 function settle(service) {
   const draft = drafts.get(service);
-  if (draft) draft.typed = {};
+  if (draft && wrongText(draft) === undefined) draft.typed = {};
   repaint();
+}
+
+function refusedText(service, text) {
+  const shown = text.length > 20 ? `${text.slice(0, 20)}…` : text;
+  const what = text.trim() === "" ? "A share is missing" : `“${shown}” is no share`;
+  return h(
+    "div",
+    { class: "outcome" },
+    h(
+      "div",
+      { class: "note bad", role: "alert" },
+      h("p", null, `${what}: write 0 to 100, with at most two decimals. Nothing is changed.`),
+    ),
+    h(
+      "div",
+      { class: "actions" },
+      h("button", { type: "submit", class: "primary", disabled: true }, "Apply"),
+      h("button", { type: "button", onclick: () => dropDraft(service) }, "Discard"),
+    ),
+  );
 }
 
 function steps(service, stable, canary, weights) {
