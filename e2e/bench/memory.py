@@ -18,7 +18,7 @@ import tempfile
 import time
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
-BOUNDS = {"idle": 10.0, "idle_tls": 40.0, "stalled_stream": 600.0}
+BOUNDS = {"idle": 10.0, "idle_tls": 32.0, "stalled_stream": 600.0}
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
@@ -123,7 +123,7 @@ async def origin(ready):
                 while True:
                     writer.write(b"x" * 65536)
                     await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
             writer.close()
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     ready.set_result(server.sockets[0].getsockname()[1])

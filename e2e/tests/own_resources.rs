@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use serin_e2e::client::{Call, Conn};
+use serin_e2e::frames::{self, Frames};
 use serin_e2e::tls::Authority;
-use serin_e2e::{Gateway, World, gateway, wait, world};
+use serin_e2e::{Conf, Gateway, Origin, World, conf, gateway, wait, world};
 
 /// A gateway in `dir` whose access log goes to `path`.
 async fn logging_to(dir: tempfile::TempDir, path: &str) -> (Gateway, Vec<serin_e2e::Origin>) {
@@ -109,7 +110,7 @@ async fn idle_connections_are_small() {
         "tls": {"certificates": [{"cert": "edge.crt", "key": "edge.key"}]},
     }));
     let gateway = Gateway::start_in(dir, conf).await;
-    for (tls, most) in [(false, 24), (true, 64)] {
+    for (tls, most) in [(false, 18), (true, 32)] {
         let config = authority.client(&["http/1.1"]);
         let connect = || async {
             let mut conn = if tls {
@@ -132,4 +133,44 @@ async fn idle_connections_are_small() {
         println!("{each} KiB each, TLS: {tls}");
         assert!(each <= most, "{each} KiB each, TLS: {tls}");
     }
+}
+
+/// What a connection takes whose streams all stall: its client makes no room for what it asked for. It is bounded by
+/// `h2.max_streams`, whatever the upstream has to say and however many streams are asked for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_of_stalled_streams_is_bounded() {
+    const STREAM_KIB: u64 = 600;
+    const SLACK_KIB: u64 = 8 << 10;
+    const INITIAL_WINDOW: u16 = 4;
+    for (most, asked) in [(10, 100_u32), (100, 100)] {
+        let origin = Origin::start("a").await;
+        let mut conf = Conf::empty().with_service("pool", conf::pool(&[&origin], json!([{"round_robin": {}}])));
+        conf.bootstrap["limits"] = json!({"h2": {"max_streams": most}});
+        let gateway = Gateway::start(conf).await;
+        let _ = Call::get("/pool").to(gateway.http()).await.expect(200);
+        let before = gateway.rss_kib();
+        let mut conn = Frames::start(gateway.http(), &[(INITIAL_WINDOW, 1)]).await;
+        let requests: Vec<u8> = (0..asked).flat_map(|nth| frames::get(2 * nth + 1, "/pool/bytes/1000000000")).collect();
+        conn.send(&requests).await.unwrap();
+        // The rest is refused, be it before the gateway's settings came.
+        wait::until("the streams to reach the upstream", || async { (origin.hits() > most).then_some(()) }).await;
+        let grown = settled(&gateway).await.saturating_sub(before);
+        println!("{grown} KiB for {asked} streams of which {most} may be open");
+        assert!(grown <= most * STREAM_KIB + SLACK_KIB, "{grown} KiB for {most} streams");
+        assert_eq!(origin.hits(), most + 1, "no more than may be open are served");
+        assert_eq!(Call::get("/pool").to(gateway.http()).await.origin(), "a", "others are served");
+    }
+}
+
+/// Resident memory once it grows no more.
+async fn settled(gateway: &Gateway) -> u64 {
+    let (mut last, mut still) = (gateway.rss_kib(), 0);
+    wait::until("memory to settle", || {
+        let now = gateway.rss_kib();
+        still = if now <= last + 64 { still + 1 } else { 0 };
+        last = now;
+        let done = (still >= 100).then_some(now);
+        async move { done }
+    })
+    .await
 }
