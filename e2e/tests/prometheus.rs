@@ -13,7 +13,9 @@ use serin_e2e::book::Page;
 use serin_e2e::client::{Call, Conn};
 use serin_e2e::prometheus::{Panel, Prometheus, dashboards, names_in, panels, promtool};
 use serin_e2e::session::repository;
-use serin_e2e::{World, wait};
+use serin_e2e::tls::Authority;
+use serin_e2e::{World, gateway, wait};
+use tempfile::TempDir;
 
 fn conf() -> PathBuf {
     repository().join("conf").canonicalize().unwrap()
@@ -24,8 +26,10 @@ fn rules() -> PathBuf {
 }
 
 /// A gateway of which every part is configured that has metrics.
-async fn world() -> World {
-    World::with(&["v1-a", "v1-b", "v2-a"], |conf| {
+async fn world() -> (World, TempDir) {
+    let dir = gateway::directory();
+    let (cert, key) = Authority::new().issue("api.example.com").write(dir.path(), "tls");
+    let world = World::with(&["v1-a", "v1-b", "v2-a"], |conf| {
         conf.weights(&[("v1", "60%"), ("v2", "40%")]);
         let users = conf.service("users");
         users["tags"] =
@@ -37,8 +41,11 @@ async fn world() -> World {
         users["concurrency"] = json!({"adaptive": {"min": 10, "max": 2000}});
         users["load_reports"] = json!({});
         users["rate_limits"] = json!([{"name": "all", "limit": "1000000/s"}]);
+        let tls = json!({"certificates": [{"cert": cert, "key": key}]});
+        conf.listeners().push(json!({"name": "tls", "address": "127.0.0.1:0", "tls": tls}));
     })
-    .await
+    .await;
+    (world, dir)
 }
 
 /// Sends requests of every kind until it is told to stop.
@@ -71,7 +78,7 @@ fn promtool_finds_nothing_wrong_with_the_rules() {
 
 #[tokio::test]
 async fn promtool_finds_nothing_wrong_with_the_metrics() {
-    let world = world().await;
+    let (world, _certificates) = world().await;
     let _ = world.send(Call::get("/").user("u1")).await.expect(200);
     let page = world.gateway.metrics().await.0;
     let done = promtool(&["check", "metrics"], &page, &conf());
@@ -116,7 +123,7 @@ async fn unknown(prometheus: &Prometheus, expression: &str, known: &BTreeSet<Str
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_real_prometheus_answers_every_question_of_dashboards_and_rules() {
-    let world = world().await;
+    let (world, _certificates) = world().await;
     let (stop, task) = load(&world);
     let prometheus = Prometheus::start(&[world.gateway.admin_address()], &rules()).await;
     // Something of everything: a flip, a reload and a refused document.
