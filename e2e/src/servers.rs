@@ -1,9 +1,11 @@
 //! Real servers that a fleet leans on - etcd, Nacos (r-nacos), ZooKeeper, Redis - which tests start, kill, hang, wipe and
 //! start again. `e2e/setup.sh` installs them.
 
+mod delay;
 mod dns;
 mod etcd;
 mod nacos;
+mod redis;
 mod zookeeper;
 
 use std::fs::File;
@@ -16,9 +18,11 @@ use tempfile::TempDir;
 
 use crate::gateway::directory;
 
+pub use self::delay::Delay;
 pub use self::dns::{Dns, Mood, Record};
 pub use self::etcd::Etcd;
 pub use self::nacos::{Host, Nacos};
+pub use self::redis::Redis;
 pub use self::zookeeper::ZooKeeper;
 
 /// A server process with a directory of its own; it ends with its handle.

@@ -13,6 +13,7 @@ mod overload;
 mod place;
 mod problem;
 mod ramp;
+mod redis;
 mod registry;
 mod requests;
 mod routing;
@@ -43,12 +44,13 @@ pub use self::overload::Overload;
 pub use self::place::{ClientTls, EtcdDocument, EtcdServer, NacosDocument, NacosServer, Place};
 pub use self::problem::{Problem, Problems};
 pub use self::ramp::{Ramp, RampState};
+pub use self::redis::{GatewayLimits, Redis, RedisPlace};
 pub use self::registry::{Dns, EtcdRegistry, FromRegistry, Registration, Registry, ZooKeeper};
 pub use self::requests::{Borders, Requests, Underscores};
 pub use self::routing::*;
 pub use self::scalar::{
     Address, BaseUrl, ByteRate, Cidr, CookieName, Endpoint, Guard, HeaderName, HostPort, LogTarget, Memory, Method,
-    Moment, Name, OrNone, Percent, Rate, Size, Span, SpiffeId,
+    Moment, Name, OrNone, Percent, Rate, RedisUrl, Size, Span, SpiffeId,
 };
 pub use self::telemetry::*;
 pub use self::traffic::{Abort, ServiceTraffic, Switch, Switches, Traffic};

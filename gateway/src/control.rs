@@ -37,6 +37,7 @@ use self::generation::Generation;
 use self::history::{Entry, History};
 use self::ramp::driver::Ramps;
 use crate::conf::{self, Bootstrap, Place, Problem, Problems, Source, Traffic};
+use crate::limits::bank::{BankService, BankStatus};
 use crate::registries::desk::RegistryStatus;
 use crate::registries::discovery::{self, Discovery};
 use crate::registries::register::Membership;
@@ -61,6 +62,8 @@ pub struct Control {
     discovery: Arc<Discovery>,
     membership: Membership,
     audit: Arc<Audit>,
+    /// Talks to the server of the fleet's limits for as long as there is a control path.
+    _bank_service: Option<BankService>,
 }
 
 /// What only one change at a time may touch.
@@ -164,6 +167,9 @@ pub struct Status {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(default)]
     pub registries: BTreeMap<String, RegistryStatus>,
+    /// The server of the fleet's rate limits, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limits: Option<BankStatus>,
 }
 
 /// State of one document.
@@ -208,7 +214,11 @@ impl Control {
         let signing_key = signing_key(&bootstrap)?;
         let upkeep = Arc::new(Upkeep::new(Arc::clone(&metrics)));
         let paths = bootstrap.requests.paths();
-        let workshop = Workshop { catalogue, node: node(&bootstrap), metrics, signing_key, paths, upkeep };
+        let node = node(&bootstrap);
+        let bank = BankService::open(&bootstrap, &node.id, &metrics);
+        let bank_service = bank.map_err(|problem| Problems::whole("limits.redis", problem))?;
+        let bank = bank_service.as_ref().map(|service| Arc::clone(&service.bank));
+        let workshop = Workshop { catalogue, node, metrics, signing_key, paths, upkeep, bank };
         let state_dir = bootstrap.state_dir();
         let history = History::open(&state_dir).map_err(|e| cannot("keep a history in", &state_dir, &e))?;
         let audit = Arc::new(Audit::new(&state_dir, workshop.metrics.audit_lost.clone()));
@@ -260,6 +270,7 @@ impl Control {
             discovery: Arc::new(discovery),
             membership,
             audit,
+            _bank_service: bank_service,
         })
     }
 
@@ -337,6 +348,7 @@ impl Control {
             routing: status(current.routing_revision, routing, far_routing.as_ref(), &state.routing),
             traffic: status(current.traffic_revision, traffic, far_traffic.as_ref(), &state.traffic),
             registries: self.discovery.status(),
+            limits: self.workshop.bank.as_ref().map(|bank| bank.status()),
         };
         status.traffic.not_written = state.unwritten.as_ref().map(|unwritten| unwritten.why.clone());
         if let Some(center) = &mut status.traffic.center {

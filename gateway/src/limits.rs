@@ -1,17 +1,26 @@
 //! Rate limits and concurrency limits as a generation has them: the core's, with their counters.
 
+#[cfg_attr(not(feature = "redis"), expect(dead_code, reason = "nobody works in it"))]
+pub mod bank;
+#[cfg(feature = "redis")]
+mod redis;
+
 use std::sync::Arc;
+use std::time::Instant;
 
 use prometheus::{IntCounter, IntGauge};
 use serin_core::concurrency::Concurrency;
-use serin_core::limit::{Limiter, Standing};
+use serin_core::limit::{Basis, Limiter, Standing};
 
+use self::bank::Account;
 use crate::control::generation::Generation;
 
 /// A rate limit.
 pub struct RateLimit {
     /// The rule with the state of its keys.
     pub limiter: Limiter,
+    /// Where it is with the bank, if a fleet shares it.
+    pub account: Option<Account>,
     /// Its counters.
     pub metrics: RateLimitMetrics,
 }
@@ -35,11 +44,13 @@ pub enum Outcome {
     DryRun,
     /// Any of these, by a shared bucket, since the store was full. Counted besides.
     StoreFull,
+    /// Any of these, by this gateway's share of a limit of the fleet, since Redis did not say. Counted besides.
+    Fallback,
 }
 
 impl Outcome {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 4] = [Self::Admitted, Self::Limited, Self::DryRun, Self::StoreFull];
+    pub const ALL: [Self; 5] = [Self::Admitted, Self::Limited, Self::DryRun, Self::StoreFull, Self::Fallback];
 
     /// Its name in metrics and explanations.
     #[must_use]
@@ -49,6 +60,7 @@ impl Outcome {
             Self::Limited => "limited",
             Self::DryRun => "dry_run",
             Self::StoreFull => "store_full",
+            Self::Fallback => "fallback",
         }
     }
 }
@@ -69,6 +81,9 @@ impl RateLimit {
         self.metrics.decisions[self.outcome(standing, observe) as usize].inc();
         if standing.full {
             self.metrics.decisions[Outcome::StoreFull as usize].inc();
+        }
+        if standing.basis == Basis::Fallback {
+            self.metrics.decisions[Outcome::Fallback as usize].inc();
         }
     }
 }
@@ -91,10 +106,25 @@ pub fn rate_limits(generation: &Generation) -> impl Iterator<Item = &RateLimit> 
     of_services.chain(generation.routes.iter().flat_map(|route| &route.rate_limits))
 }
 
+impl RateLimit {
+    /// Keys that it keeps.
+    #[must_use]
+    pub fn keys(&self) -> usize {
+        let Limiter { store, leases, .. } = &self.limiter;
+        store.len() + leases.as_ref().map_or(0, |leases| leases.len())
+    }
+
+    /// Drops what is not worth keeping.
+    pub fn sweep(&self, now: Instant) {
+        self.limiter.store.sweep(now);
+        self.limiter.leases.iter().for_each(|leases| leases.sweep(now));
+    }
+}
+
 /// Brings the gauges up to date, for whoever is about to read them.
 pub fn look(generation: &Generation) {
     for limit in rate_limits(generation) {
-        limit.metrics.keys.set(i64::try_from(limit.limiter.store.len()).unwrap_or(i64::MAX));
+        limit.metrics.keys.set(i64::try_from(limit.keys()).unwrap_or(i64::MAX));
     }
     for limit in generation.services.iter().filter_map(|service| service.concurrency.as_ref()) {
         limit.limit_gauge.set(limit.limit.limit().into());

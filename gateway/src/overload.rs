@@ -215,7 +215,7 @@ impl Overload {
                 this.look(in_flight.get());
                 if swept.elapsed() >= SWEEP {
                     swept = Instant::now();
-                    limits::rate_limits(&live.load()).for_each(|limit| limit.limiter.store.sweep(swept));
+                    limits::rate_limits(&live.load()).for_each(|limit| limit.sweep(swept));
                 }
                 std::thread::sleep(LOOK);
             }

@@ -57,6 +57,7 @@ use serin_core::tag::Trust;
 
 use self::ctx::{Answered, Ctx};
 use self::headers::ForwardingHeaders;
+use self::limits::Lease;
 use self::steps::Turn;
 use crate::connection::BadBody;
 use crate::connection::is_at;
@@ -144,14 +145,27 @@ impl ProxyHttp for Edge {
     }
 
     async fn request_filter(&self, session: &mut Session, ctx: &mut Ctx) -> Result<bool> {
-        let verdict = match self.inspect(session, ctx) {
+        let mut waited = Duration::ZERO;
+        let mut verdict = match self.inspect(session, ctx) {
             Ok(()) => self.shed(session, ctx).or_else(|| self.route(session, ctx)),
             Err(refusal) => Some(self.refuse(session, ctx, refusal)),
         };
+        if verdict.is_none() {
+            let holds = match self.lease(session, ctx) {
+                Lease::Known(holds) => holds,
+                Lease::Later(holds) => {
+                    let (asked, holds) = (Instant::now(), holds.await);
+                    ctx.mark = Instant::now();
+                    waited = ctx.mark.saturating_duration_since(asked);
+                    holds
+                }
+            };
+            verdict = self.admit(session, ctx, &holds);
+        }
         let verdict = verdict.or_else(|| self.check_length(session, ctx));
         self.begin_trace(session, ctx);
         ctx.mark = Instant::now();
-        ctx.decision = ctx.mark.saturating_duration_since(ctx.start);
+        ctx.decision = ctx.mark.saturating_duration_since(ctx.start).saturating_sub(waited);
         match verdict {
             None if relay::fits(session, ctx) => self.relay(session, ctx).await.map(|()| true),
             None => {

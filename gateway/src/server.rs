@@ -285,7 +285,8 @@ fn proxy_service(
     options.h2c = h2c;
     let mut proxy = http_proxy(&server.configuration, edge);
     proxy.server_options = Some(options);
-    let permits = Permits::new(&bootstrap.limits, CONNECTIONS, &trusted).shown_in(metrics.client_connections.clone());
+    let permits =
+        Permits::new(&bootstrap.limits.clients, CONNECTIONS, &trusted).shown_in(metrics.client_connections.clone());
     let parts = Parts {
         overload: Arc::clone(overload),
         upkeep: Arc::clone(control.upkeep()),

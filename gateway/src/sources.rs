@@ -112,7 +112,7 @@ pub(crate) fn open(place: &Place) -> Result<Option<Arc<dyn Center>>, String> {
 }
 
 /// What to say of a feature that the binary was built without.
-#[cfg(not(all(feature = "dns", feature = "etcd", feature = "nacos", feature = "zookeeper")))]
+#[cfg(not(all(feature = "dns", feature = "etcd", feature = "nacos", feature = "redis", feature = "zookeeper")))]
 pub(crate) fn left_out(feature: &str) -> String {
     format!("this binary was built without the feature `{feature}`")
 }

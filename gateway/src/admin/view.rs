@@ -131,6 +131,9 @@ pub struct RateLimitView {
     pub max_keys: usize,
     /// Whether it only counts.
     pub dry_run: bool,
+    /// Whether a fleet shares it.
+    #[serde(default)]
+    pub fleet: bool,
 }
 
 /// An instance.
@@ -304,8 +307,14 @@ fn breaker_state(breaker: &Breaker, now: Instant) -> BreakerState {
 }
 
 fn rate_limit(limit: &RateLimit) -> RateLimitView {
-    let Limiter { rule, store } = &limit.limiter;
-    RateLimitView { rule: rule.name.to_string(), keys: store.len(), max_keys: store.max_keys(), dry_run: rule.dry_run }
+    let Limiter { rule, store, leases } = &limit.limiter;
+    RateLimitView {
+        rule: rule.name.to_string(),
+        keys: limit.keys(),
+        max_keys: store.max_keys(),
+        dry_run: rule.dry_run,
+        fleet: leases.is_some(),
+    }
 }
 
 fn instance(service: &Service, side: &ServiceSide, instance: &Instance, now: Instant) -> InstanceView {

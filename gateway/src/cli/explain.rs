@@ -131,7 +131,12 @@ fn limits(explanation: &Explanation) -> Steps {
         let key = if key.is_empty() { "everybody".to_owned() } else { key };
         let full = if limit.store_full { ", in a shared bucket as the store is full" } else { "" };
         let (rule, verdict) = (&limit.rule, limit.verdict.replace('_', " "));
-        format!("{rule} of the {}: {verdict}, {} left{full} ({key})", limit.scope, limit.remaining)
+        let fleet = match limit.fleet.as_deref() {
+            None => "",
+            Some("redis") => " in the fleet",
+            Some(_) => " of this gateway's share, as Redis does not answer",
+        };
+        format!("{rule} of the {}: {verdict}, {} left{fleet}{full} ({key})", limit.scope, limit.remaining)
     };
     if !explanation.rate_limits.is_empty() {
         steps.push(("rate limits".to_owned(), explanation.rate_limits.iter().map(line).collect()));

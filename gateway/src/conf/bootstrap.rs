@@ -13,6 +13,7 @@ use super::drain::Drain;
 use super::limits::Limits;
 use super::overload::Overload;
 use super::place::Place;
+use super::redis::GatewayLimits;
 use super::registry::{Registration, Registry};
 use super::requests::Requests;
 use super::scalar::{Address, Cidr, HeaderName, LogTarget, Name, OrNone};
@@ -68,8 +69,8 @@ pub struct Bootstrap {
     #[serde(default)]
     pub overload: Overload,
     /// What clients may take up, over all listeners.
-    #[serde(default, skip_serializing_if = "Limits::is_empty")]
-    pub limits: Limits,
+    #[serde(default, skip_serializing_if = "GatewayLimits::is_empty")]
+    pub limits: GatewayLimits,
     /// How requests are read.
     #[serde(default)]
     pub requests: Requests,
@@ -92,6 +93,7 @@ impl Bootstrap {
         for tls in self.listeners.iter_mut().filter_map(|listener| listener.tls.as_mut()) {
             tls.certificates.iter_mut().flat_map(|pair| [&mut pair.cert, &mut pair.key]).for_each(join);
         }
+        self.limits.resolve(&mut { join });
         if let Some(AccessLog { path: LogTarget::File(path), .. }) = &mut self.telemetry.access_log {
             join(path);
         }

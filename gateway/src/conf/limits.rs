@@ -9,7 +9,8 @@ use super::scalar::{ByteRate, OrNone, Rate, Size, Span};
 
 /// What clients may take up: one key for all listeners, which a listener may have otherwise for itself.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
+#[schemars(deny_unknown_fields)]
 pub struct Limits {
     /// Bytes of a request's head, 1 KiB to 512 KiB; more is answered with 431. Default: `60KiB`.
     #[serde(skip_serializing_if = "Option::is_none")]

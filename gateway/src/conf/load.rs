@@ -8,7 +8,7 @@ use super::check::Report;
 use super::place::Place;
 use super::problem::{At, Problems};
 use super::registry::FromRegistry;
-use super::routing::{Routing, Service, TagRule, Trust};
+use super::routing::{LimitScope, RateLimit, Route, Routing, Service, TagRule, Trust};
 use super::scalar::Name;
 use super::tree::{self, Node};
 use super::{Bootstrap, Kind, Source, Traffic, bootstrap, routing, schema, traffic, traffic_alone};
@@ -65,18 +65,31 @@ pub fn routing_of(bootstrap: &Bootstrap, source: &Source, catalogue: &Catalogue)
     Ok(document)
 }
 
-/// Without the key that tags are signed with there can be no rules for signed tags, and instances can only come from
-/// registries that there are. The text is parsed once more for the places, which sound documents need not wait for.
+/// Without the key that tags are signed with there can be no rules for signed tags, without Redis no limits of a fleet, and
+/// instances can only come from registries that there are. The text is parsed once more for the places, which sound documents need not wait for.
 fn missing_in_bootstrap(bootstrap: &Bootstrap, routing: &Routing, source: &Source) -> Result<(), Problems> {
     let services = At::ROOT.key("services");
     let signed = |rule: &TagRule| rule.trust == Trust::Signed && bootstrap.tag_signing.is_none();
     let stray = |registry: &FromRegistry| !bootstrap.registries.contains_key(&registry.from);
-    let wrong = |service: &Service| service.tags.iter().any(signed) || service.registry.as_ref().is_some_and(stray);
-    if !routing.services.values().any(|service| wrong(service)) {
+    let shared = |limit: &RateLimit| limit.scope == LimitScope::Fleet && bootstrap.limits.redis.is_none();
+    let wrong = |service: &Service| {
+        let stray = service.registry.as_ref().is_some_and(stray);
+        stray || service.tags.iter().any(signed) || service.rate_limits.iter().any(shared)
+    };
+    let wrong_route = |route: &Route| route.rate_limits.iter().any(shared);
+    if !routing.services.values().any(|service| wrong(service)) && !routing.routes.iter().any(wrong_route) {
         return Ok(());
     }
     let root = tree::parse(source).map_err(Problems::of_document)?;
     let mut report = Report::new(&source.name, &root, Vec::new());
+    let without_redis = |limits: &[RateLimit], at: &At<'_>, report: &mut Report<'_>| {
+        let at = at.key("rate_limits");
+        for (index, _) in limits.iter().enumerate().filter(|(_, limit)| shared(limit)) {
+            let message =
+                "`fleet` needs a server that all gateways share: set `limits.redis` in the bootstrap document";
+            report.say(&at.index(index).key("scope"), message);
+        }
+    };
     for (name, service) in &routing.services {
         let service_at = services.key(name);
         let tags = service_at.key("tags");
@@ -88,6 +101,11 @@ fn missing_in_bootstrap(bootstrap: &Bootstrap, routing: &Routing, source: &Sourc
             let known = bootstrap.registries.keys().map(Name::as_str);
             report.unknown(&service_at.key("registry").key("from"), "registry", &registry.from, known);
         }
+        without_redis(&service.rate_limits, &service_at, &mut report);
+    }
+    let routes = At::ROOT.key("routes");
+    for (index, route) in routing.routes.iter().enumerate() {
+        without_redis(&route.rate_limits, &routes.index(index), &mut report);
     }
     Err(Problems::of_document(report.problems))
 }

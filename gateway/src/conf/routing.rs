@@ -27,7 +27,7 @@ pub use self::breaker::CircuitBreaker;
 pub use self::budget::{Backoff, RetryBudget};
 pub use self::fallback::{Fallback, FallbackOn, FallbackTo};
 pub use self::health_check::{GrpcProbe, HealthCheck, HttpProbe, Probe, TcpProbe};
-pub use self::limit::{AdaptiveLimit, Concurrency, Cost, LimitKey, RateLimit};
+pub use self::limit::{AdaptiveLimit, Concurrency, Cost, LimitKey, LimitScope, RateLimit};
 pub use self::link::{Link, default_chain};
 pub use self::load_reports::{LoadReports, SelfGuard};
 pub use self::outlier::OutlierDetection;

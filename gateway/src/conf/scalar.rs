@@ -9,6 +9,7 @@ mod memory;
 mod moment;
 mod name;
 mod rate;
+mod redis_url;
 mod size;
 mod spiffe;
 mod word;
@@ -29,6 +30,7 @@ pub use self::memory::Memory;
 pub use self::moment::Moment;
 pub use self::name::{CookieName, Name};
 pub use self::rate::Rate;
+pub use self::redis_url::RedisUrl;
 pub use self::size::{ByteRate, Size};
 pub use self::spiffe::SpiffeId;
 pub use self::word::{LogTarget, OrNone};
@@ -103,6 +105,7 @@ pub(crate) fn by_pattern(pattern: &str) -> Option<Known> {
         entry::<BaseUrl>(),
         entry::<SpiffeId>(),
         entry::<Endpoint>(),
+        entry::<RedisUrl>(),
     ];
     all.into_iter().find(|(known, _)| *known == pattern).map(|(_, known)| known)
 }
@@ -207,6 +210,7 @@ mod tests {
             check::<SpiffeId>(&text);
             check::<BaseUrl>(&text);
             check::<Endpoint>(&text);
+            check::<RedisUrl>(&text);
         }
 
         #[test]

@@ -206,7 +206,7 @@ impl ListenerLimits {
     /// As a bootstrap document says.
     #[must_use]
     pub fn new(bootstrap: &conf::Bootstrap) -> Self {
-        let all = &bootstrap.limits;
+        let all = &bootstrap.limits.clients;
         let limits = |listener: &conf::Listener| (*listener.address, Arc::new(Limits::of(&listener.limits, all)));
         let differ =
             bootstrap.listeners.iter().any(|listener| listener.limits.or(all) != conf::Limits::default().or(all));

@@ -23,6 +23,7 @@ use super::generation::{Generation, RouteSide, ServiceSide};
 use crate::conf::{self, Abort, Routing, Traffic};
 use crate::ease;
 use crate::limits::RateLimit;
+use crate::limits::bank::Bank;
 use crate::telemetry::metrics::{LimitOwner, Metrics};
 use crate::telemetry::names::{ROUTING, TRAFFIC};
 use crate::upkeep::Upkeep;
@@ -41,6 +42,8 @@ pub struct Workshop {
     pub paths: PathPolicy,
     /// Health checks and connection pools.
     pub upkeep: Arc<Upkeep>,
+    /// Where limits are that a fleet shares, if there is such a place.
+    pub bank: Option<Arc<Bank>>,
 }
 
 impl Workshop {
@@ -195,7 +198,8 @@ impl Workshop {
         let before = previous.and_then(|p| Some((p.routing.services.get(name)?, &*p.services[p.service(name)?])));
         let rate_limits = before.map_or(&[][..], |(_, side)| &side.rate_limits);
         let owner = LimitOwner::Service(name);
-        side.rate_limits = limits::rate_limits(&self.metrics, owner, &conf.rate_limits, rate_limits, now)?;
+        side.rate_limits =
+            limits::rate_limits(&self.metrics, owner, &conf.rate_limits, rate_limits, self.bank.as_ref(), now)?;
         let concurrency = before.and_then(|(conf, side)| Some((conf.concurrency?, side.concurrency.as_ref()?)));
         side.concurrency = limits::concurrency(&self.metrics, name, conf.concurrency, concurrency);
         Ok(())
@@ -219,9 +223,9 @@ impl Workshop {
             let subsets = service.map_or(Vec::new(), |s| s.subsets.iter().map(|u| Arc::clone(&u.name)).collect());
             let name = service.map_or(&none, |service| &service.name);
             let before = limited.get(&*route.name).copied().unwrap_or_default();
-            let owner = LimitOwner::Route(&route.name);
+            let (owner, bank) = (LimitOwner::Route(&route.name), self.bank.as_ref());
             sides.push(RouteSide {
-                rate_limits: limits::rate_limits(&self.metrics, owner, &conf.rate_limits, before, now)?,
+                rate_limits: limits::rate_limits(&self.metrics, owner, &conf.rate_limits, before, bank, now)?,
                 timeouts: route::timeouts(conf, routing),
                 max_body: conf.max_body.map(|most| most.bytes()),
                 sample: conf.trace.as_ref().map(|trace| trace.sample.into()),

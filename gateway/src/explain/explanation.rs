@@ -195,6 +195,9 @@ pub struct LimitSeen {
     pub wait_ms: u64,
     /// Whether the store is full, so that the key shares a bucket.
     pub store_full: bool,
+    /// Who decides of a limit that a fleet shares: `redis`, or `local`: this gateway by its share.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fleet: Option<String>,
 }
 
 /// A concurrency limit.

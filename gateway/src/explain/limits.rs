@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use serin_core::limit::Subject;
+use serin_core::limit::{Basis, Subject};
 use serin_core::request::RequestView;
 use serin_core::route::Route;
 
@@ -63,5 +63,11 @@ fn seen(scope: &str, limit: &RateLimit, subject: &Subject<'_>, now: Instant, obs
         remaining: standing.remaining,
         wait_ms: u64::try_from(standing.wait.as_millis()).unwrap_or(u64::MAX),
         store_full: standing.full,
+        fleet: limiter.leases.is_some().then(|| by(standing.basis).to_owned()),
     }
+}
+
+/// Who decided.
+fn by(basis: Basis) -> &'static str {
+    if basis == Basis::Fleet { "redis" } else { "local" }
 }

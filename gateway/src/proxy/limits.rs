@@ -1,6 +1,8 @@
 //! What may refuse a request before anything goes upstream: an overloaded gateway, rate limits, and the concurrency
 //! limit of a service. None of it counts against an instance.
 
+use std::pin::Pin;
+
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use pingora::proxy::Session;
 use serin_core::limit::{Fields, Judgement, Limiter, Subject, fields, judge, seconds};
@@ -11,6 +13,7 @@ use super::ctx::Ctx;
 use super::reply::Reply;
 use crate::control::generation::Generation;
 use crate::limits::RateLimit;
+use crate::limits::bank::{Account, Holds, Standing};
 use crate::overload::Resource;
 
 static RETRY_AFTER: HeaderName = http::header::RETRY_AFTER;
@@ -22,6 +25,14 @@ const SOON: u64 = 1;
 
 /// What clients are told when the gateway or a service has no capacity left.
 const OVERLOADED: &str = "Too many requests are being served at the moment.";
+
+/// What a request has of limits that a fleet shares.
+pub(super) enum Lease {
+    /// All that it needs.
+    Known(Holds),
+    /// Whatever it has when that ends.
+    Later(Pin<Box<dyn Future<Output = Holds> + Send>>),
+}
 
 impl Edge {
     /// Refuses a request if the gateway as a whole is overloaded.
@@ -35,14 +46,46 @@ impl Edge {
         Some(busy())
     }
 
+    /// What a request has of limits that a fleet shares. It waits for it hardly ever, as most is leased before it is needed.
+    pub(super) fn lease(&self, session: &Session, ctx: &Ctx) -> Lease {
+        let known = || Lease::Known(Holds::new());
+        let Some((generation, upstream)) = ctx.generation.as_ref().zip(ctx.upstream.as_ref()) else { return known() };
+        let side = generation.services.get(upstream.service);
+        let Some((side, route)) = side.zip(ctx.route.and_then(|at| generation.routes.get(at))) else { return known() };
+        let limits = || side.rate_limits.iter().chain(&route.rate_limits);
+        if limits().all(|limit| limit.account.is_none()) {
+            return known();
+        }
+        let Some(subject) = subject(session, ctx, generation) else { return known() };
+        let (mut holds, mut claims) = (Holds::new(), SmallVec::new());
+        for (at, limit) in limits().enumerate() {
+            let prepare = |account: &Account| account.prepare(at, &limit.limiter, &subject, ctx.start);
+            holds.push(match limit.account.as_ref().map(prepare) {
+                None => None,
+                Some(Standing::Known(hold)) => hold,
+                Some(Standing::Later(claim)) => {
+                    claims.push(claim);
+                    None
+                }
+            });
+        }
+        if claims.is_empty() { Lease::Known(holds) } else { Lease::Later(Box::pin(Account::wait(claims, holds))) }
+    }
+
     /// Refuses a request that is over a rate limit or over the concurrency limit of its service.
-    pub(super) fn limit(&self, session: &Session, ctx: &mut Ctx, generation: &Generation) -> Option<Reply> {
+    pub(super) fn limit(
+        &self,
+        session: &Session,
+        ctx: &mut Ctx,
+        generation: &Generation,
+        holds: &Holds,
+    ) -> Option<Reply> {
         let side = generation.services.get(ctx.upstream.as_ref()?.service)?;
         let route = generation.routes.get(ctx.route?)?;
         let observe = generation.traffic.switches.limits;
         if !side.rate_limits.is_empty() || !route.rate_limits.is_empty() {
             let limits: SmallVec<[&RateLimit; 4]> = side.rate_limits.iter().chain(&route.rate_limits).collect();
-            if let Some(reply) = judge_rates(&limits, session, ctx, generation, observe) {
+            if let Some(reply) = judge_rates(&limits, holds, session, ctx, generation, observe) {
                 return Some(reply);
             }
         }
@@ -59,23 +102,15 @@ impl Edge {
 
 fn judge_rates(
     limits: &[&RateLimit],
+    holds: &Holds,
     session: &Session,
     ctx: &mut Ctx,
     generation: &Generation,
     observe: bool,
 ) -> Option<Reply> {
     let limiters: SmallVec<[&Limiter; 4]> = limits.iter().map(|limit| &limit.limiter).collect();
-    let judgement = {
-        let upstream = ctx.upstream.as_ref()?;
-        let service = &generation.core.services[upstream.service];
-        let subject = Subject {
-            request: ctx.view(session.req_header(), ""),
-            route: &generation.core.routes.routes()[ctx.route?].name,
-            service: &service.name,
-            subset: &service.subsets[upstream.assignment.subset].name,
-        };
-        judge(&limiters, &subject, ctx.start, observe)
-    };
+    // The mark is later than the start where the request has waited for a lease.
+    let judgement = judge(&limiters, holds, &subject(session, ctx, generation)?, ctx.start.max(ctx.mark), observe);
     count(limits, &judgement, observe);
     let told = fields(&limiters, &judgement, observe);
     let Some(by) = judgement.refused_by else {
@@ -90,6 +125,17 @@ fn judge_rates(
         reply.headers.extend([(RATE_LIMIT_POLICY.clone(), policy), (RATE_LIMIT.clone(), state)]);
     }
     Some(reply)
+}
+
+fn subject<'a>(session: &'a Session, ctx: &'a Ctx, generation: &'a Generation) -> Option<Subject<'a>> {
+    let upstream = ctx.upstream.as_ref()?;
+    let service = &generation.core.services[upstream.service];
+    Some(Subject {
+        request: ctx.view(session.req_header(), ""),
+        route: &generation.core.routes.routes()[ctx.route?].name,
+        service: &service.name,
+        subset: &service.subsets[upstream.assignment.subset].name,
+    })
 }
 
 /// Counts what the rules decided; of a request that is refused only what refused it, for nothing else was taken.

@@ -20,6 +20,7 @@ use super::ctx::{Ctx, Upstream};
 use super::reply::{self, Reply};
 use super::{Edge, deadline, failure, guarded, head, is_tls, peer, trace, with_rng};
 use crate::control::generation::Generation;
+use crate::limits::bank::Holds;
 use crate::pool::{InstancePool, Lease, Overflow};
 
 /// Which attempt an instance is picked for.
@@ -57,7 +58,7 @@ impl Edge {
         match &route.action {
             Action::Service(service) => {
                 self.assign(session, ctx, &generation, *service);
-                self.limit(session, ctx, &generation).or_else(|| unavailable(ctx, &generation))
+                None
             }
             Action::Redirect(redirect) => {
                 let origin = Origin { scheme: if is_tls(session) { "https" } else { "http" }, port: asked_port(head) };
@@ -74,6 +75,12 @@ impl Edge {
                 route,
             )),
         }
+    }
+
+    /// Whether a request that goes to a service may do so now; `holds` is what it has of limits of the fleet. `Some` is an answer of our own.
+    pub(super) fn admit(&self, session: &Session, ctx: &mut Ctx, holds: &Holds) -> Option<Reply> {
+        let generation = Arc::clone(ctx.generation.as_ref()?);
+        self.limit(session, ctx, &generation, holds).or_else(|| unavailable(ctx, &generation))
     }
 
     fn assign(&self, session: &Session, ctx: &mut Ctx, generation: &Generation, position: usize) {

@@ -128,7 +128,9 @@ impl Book<'_> {
             || definition["properties"].is_null() && definition["oneOf"].is_null() && definition["anyOf"].is_null();
         let alias =
             definition["anyOf"].as_array().is_some_and(|parts| parts.iter().all(|part| part["properties"].is_null()));
-        if simple || name.ends_with("OrNone") || alias && definition["description"].is_null() {
+        let either =
+            definition["anyOf"].as_array().is_some_and(|parts| parts.iter().all(|part| part["$ref"].is_string()));
+        if simple || name.ends_with("OrNone") || either || alias && definition["description"].is_null() {
             return self.kind(definition);
         }
         if !self.met.iter().any(|known| known == name) {
@@ -151,6 +153,7 @@ fn example(name: &str) -> Option<&'static str> {
         "Method" => "method",
         "Cidr" => "network, such as `10.0.0.0/8`",
         "Memory" => "memory, such as `512MiB` or `90%`",
+        "RedisUrl" => "URL, such as `redis://redis.internal:6379`",
         "LogTarget" => "`stdout`, `stderr` or a path",
         "RetryOn" => "`connect_failure`, `reset`, `timeout`, `5xx` or a status",
         _ => return None,

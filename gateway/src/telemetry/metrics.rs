@@ -17,6 +17,8 @@ use serin_core::selfguard::Trip;
 use serin_core::strict::Refusal;
 use serin_core::subset::FallbackReason;
 
+use self::bank::BankFamilies;
+pub use self::bank::{BankMetrics, RedisFailure};
 use self::certificates::CertificateMetrics;
 pub(super) use self::families::Families;
 use self::families::Family;
@@ -37,6 +39,7 @@ use super::tail::Tail;
 use crate::conf::{Ramp, RampState};
 use crate::control::generation::Generation;
 
+mod bank;
 mod certificates;
 mod families;
 mod instance;
@@ -97,6 +100,7 @@ pub struct Metrics {
     applied: IntCounterVec,
     build_seconds: HistogramVec,
     limits: LimitFamilies,
+    bank: BankFamilies,
     checks: IntCounterVec,
     health: IntGaugeVec,
     connections: IntGaugeVec,
@@ -149,7 +153,7 @@ impl Metrics {
         let limits = LimitFamilies {
             decisions: counters(
                 names::RATE_LIMIT,
-                "What rate limits did with requests; store_full is counted besides one of the others.",
+                "What rate limits did with requests; store_full and fallback are counted besides one of the others.",
                 &["scope", "owner", "rule", "outcome"],
             )?,
             keys: gauges(names::RATE_LIMIT_KEYS, "Keys that a rate limit keeps.", &["scope", "owner", "rule"])?,
@@ -305,6 +309,7 @@ impl Metrics {
             tail: Arc::new(Tail::new(families.counter(names::TAIL_DROPPED, "Lines that readers of decisions lost.")?)),
             weight,
             limits,
+            bank: BankFamilies::new(&families)?,
             guards: GuardFamilies::new(&families)?,
             in_force: ArcSwapOption::empty(),
             unswept: Mutex::default(),

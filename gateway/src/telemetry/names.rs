@@ -102,6 +102,20 @@ pub const IN_FLIGHT: &str = "serin_requests_in_flight";
 pub const RATE_LIMIT: &str = "serin_rate_limit_decisions_total";
 /// Keys that a rate limit keeps.
 pub const RATE_LIMIT_KEYS: &str = "serin_rate_limit_keys";
+/// 1 while rate limits of the fleet are local.
+pub const FLEET_FALLBACK: &str = "serin_rate_limit_fallback";
+/// Gateways that share the rate limits of the fleet.
+pub const FLEET_REPLICAS: &str = "serin_rate_limit_replicas";
+/// Orders of leases, by outcome.
+pub const FLEET_LEASES: &str = "serin_rate_limit_leases_total";
+/// Units that were leased.
+pub const FLEET_UNITS: &str = "serin_rate_limit_leased_units_total";
+/// Requests that waited for a lease.
+pub const FLEET_WAITS: &str = "serin_rate_limit_waits_total";
+/// Failures of Redis, by kind.
+pub const REDIS_FAILURES: &str = "serin_redis_failures_total";
+/// Time of a message to Redis with orders of leases.
+pub const REDIS_SECONDS: &str = "serin_redis_seconds";
 /// Concurrency limit in force, by service.
 pub const CONCURRENCY_LIMIT: &str = "serin_concurrency_limit";
 /// Requests that count against the concurrency limit, by service.
@@ -142,6 +156,8 @@ pub const SPAN_LOSSES: [&str; 3] = ["queue_full", "undelivered", "rejected"];
 pub const ROUTING: &str = "routing";
 /// The traffic document, as a label.
 pub const TRAFFIC: &str = "traffic";
+/// The server of the fleet's limits, where sources are told apart.
+pub const LIMITS: &str = "limits";
 
 /// Status classes as a label, by the first digit of the status; 0 is a client that left before a response.
 pub const CLASSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];

@@ -72,16 +72,29 @@ impl Quota {
     /// Time in which so many units come back.
     #[must_use]
     pub fn time_for(&self, units: u32) -> Duration {
-        self.gcra.replenish_interval().saturating_mul(units)
+        self.interval().saturating_mul(units)
     }
 
-    pub(super) fn gcra(&self) -> governor::Quota {
-        self.gcra
+    /// Time in which one unit comes back.
+    #[must_use]
+    pub fn interval(&self) -> Duration {
+        self.gcra.replenish_interval()
+    }
+
+    /// The quota of one of so many who share it, which still lets through what costs `cost`.
+    pub(super) fn shared(&self, replicas: u32, cost: NonZeroU32) -> governor::Quota {
+        if replicas <= 1 {
+            return self.gcra;
+        }
+        let burst = NonZeroU32::new(self.burst() / replicas).map_or(cost, |burst| burst.max(cost));
+        let interval = self.interval().saturating_mul(replicas);
+        // Longer than the interval of the whole, which is not 0.
+        governor::Quota::with_period(interval).unwrap_or(self.gcra).allow_burst(burst)
     }
 
     /// What tells it from other quotas.
     pub(super) fn identity(&self) -> [u8; 16] {
-        let interval = self.gcra.replenish_interval().as_nanos();
+        let interval = self.interval().as_nanos();
         (interval << 32 | u128::from(self.burst())).to_le_bytes()
     }
 

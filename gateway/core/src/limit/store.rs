@@ -23,22 +23,33 @@ const KEYS_PER_SHARD: usize = 4_096;
 /// How long a full shard is not swept again: a sweep looks at all of its keys.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The state of all keys of one rule.
-pub struct Store {
+/// The state of all keys of one rule: when the quota of each is whole again, unless it is something else.
+pub struct Store<V = Nanos> {
     epoch: Instant,
     seed: u64,
     max_keys: usize,
-    shards: Box<[Shard]>,
+    shards: Box<[Shard<V>]>,
+}
+
+/// The state of one key.
+pub trait Settled {
+    /// Whether it is as good as none.
+    fn is_settled(&self, now: Nanos) -> bool;
+}
+
+impl Settled for Nanos {
+    fn is_settled(&self, now: Nanos) -> bool {
+        *self <= now
+    }
 }
 
 /// Cache lines of its own.
 #[repr(align(64))]
-struct Shard(Mutex<Keys>);
+struct Shard<V>(Mutex<Keys<V>>);
 
-#[derive(Default)]
-struct Keys {
-    /// By the hash of a key, when its quota is whole again.
-    whole_at: HashMap<u64, Nanos, FixedState>,
+pub(super) struct Keys<V> {
+    /// By the hash of a key.
+    states: HashMap<u64, V, FixedState>,
     swept: Nanos,
 }
 
@@ -49,13 +60,13 @@ pub(super) struct Slot {
     pub(super) spill: u64,
 }
 
-impl Store {
+impl<V: Settled> Store<V> {
     /// An empty store of at most `max_keys` keys, and at least one. With a random `seed`, nobody can know which keys share a shard.
     #[must_use]
     pub fn new(max_keys: usize, seed: u64, now: Instant) -> Self {
         let shards = (max_keys / KEYS_PER_SHARD).clamp(1, SHARDS);
         let shards = 1 << shards.ilog2();
-        let shards = (0..shards).map(|_| Shard(Mutex::default())).collect();
+        let shards = (0..shards).map(|_| Shard(Mutex::new(Keys::default()))).collect();
         Self { epoch: now, seed, max_keys: max_keys.max(1), shards }
     }
 
@@ -68,7 +79,7 @@ impl Store {
     /// Keys that are in it.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().whole_at.len()).sum()
+        self.shards.iter().map(|shard| shard.lock().states.len()).sum()
     }
 
     /// Whether no key is in it.
@@ -95,31 +106,73 @@ impl Store {
         xxh3_64_with_seed(bytes, self.seed)
     }
 
-    fn shard(&self, key: u64) -> MutexGuard<'_, Keys> {
+    fn shard(&self, key: u64) -> MutexGuard<'_, Keys<V>> {
         self.shards[key as usize % self.shards.len()].lock()
+    }
+
+    /// Whether there is room for a new key; `may_sweep` to make some.
+    fn has_room(&self, keys: &mut Keys<V>, now: Nanos, may_sweep: bool) -> bool {
+        let most = self.max_keys.div_ceil(self.shards.len());
+        if keys.states.len() < most {
+            return true;
+        }
+        let due = keys.swept.as_u64() + PAUSE.as_nanos() as u64 <= now.as_u64();
+        if may_sweep && due {
+            keys.sweep(now);
+        }
+        keys.states.len() < most
+    }
+
+    /// Acts on the state of a key, if there is one: its own, or else the one that it would share.
+    pub(super) fn look<R>(&self, slot: Slot, act: impl FnOnce(&mut V) -> R) -> Option<R> {
+        let mut keys = self.shard(slot.key);
+        let key = if keys.states.contains_key(&slot.key) { slot.key } else { slot.spill };
+        keys.states.get_mut(&key).map(act)
+    }
+
+    /// Acts on the state of a key, or on the one that it shares, as it was found before.
+    pub(super) fn look_again<R>(&self, slot: Slot, full: bool, act: impl FnOnce(&mut V) -> R) -> Option<R> {
+        self.shard(slot.key).states.get_mut(if full { &slot.spill } else { &slot.key }).map(act)
+    }
+
+    /// Acts on the state of a key, which is made if need be. Says whether it is shared for want of room.
+    pub(super) fn with<R>(&self, slot: Slot, now: Nanos, fresh: V, act: impl FnOnce(&mut V) -> R) -> (R, bool) {
+        let mut keys = self.shard(slot.key);
+        if let Some(state) = keys.states.get_mut(&slot.key) {
+            return (act(state), false);
+        }
+        let full = !self.has_room(&mut keys, now, true);
+        let state = keys.states.entry(if full { slot.spill } else { slot.key }).or_insert(fresh);
+        (act(state), full)
     }
 }
 
-impl std::fmt::Debug for Store {
+impl<V> std::fmt::Debug for Store<V> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Store").field("max_keys", &self.max_keys).finish_non_exhaustive()
     }
 }
 
-impl Shard {
-    fn lock(&self) -> MutexGuard<'_, Keys> {
+impl<V> Shard<V> {
+    fn lock(&self) -> MutexGuard<'_, Keys<V>> {
         // What is behind it is sound between any two statements.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Keys {
+impl<V> Default for Keys<V> {
+    fn default() -> Self {
+        Self { states: HashMap::default(), swept: Nanos::default() }
+    }
+}
+
+impl<V: Settled> Keys<V> {
     fn sweep(&mut self, now: Nanos) {
         self.swept = now;
-        self.whole_at.retain(|_, whole_at| *whole_at > now);
-        if self.whole_at.capacity() > 4 * self.whole_at.len().max(16) {
-            let room = 2 * self.whole_at.len();
-            self.whole_at.shrink_to(room);
+        self.states.retain(|_, state| !state.is_settled(now));
+        if self.states.capacity() > 4 * self.states.len().max(16) {
+            let room = 2 * self.states.len();
+            self.states.shrink_to(room);
         }
     }
 }
@@ -142,19 +195,6 @@ impl<'a> Access<'a> {
     pub(super) fn was_full(&self) -> bool {
         self.full.get()
     }
-
-    /// Whether there is room for a new key.
-    fn has_room(&self, keys: &mut Keys) -> bool {
-        let most = self.store.max_keys.div_ceil(self.store.shards.len());
-        if keys.whole_at.len() < most {
-            return true;
-        }
-        let due = keys.swept.as_u64() + PAUSE.as_nanos() as u64 <= self.now.as_u64();
-        if !self.peek && due {
-            keys.sweep(self.now);
-        }
-        keys.whole_at.len() < most
-    }
 }
 
 impl StateStore for Access<'_> {
@@ -165,7 +205,7 @@ impl StateStore for Access<'_> {
         F: Fn(Option<Nanos>) -> Result<(T, Nanos), E>,
     {
         let mut keys = self.store.shard(slot.key);
-        if let Some(whole_at) = keys.whole_at.get_mut(&slot.key) {
+        if let Some(whole_at) = keys.states.get_mut(&slot.key) {
             let (outcome, next) = decide(Some(*whole_at))?;
             if !self.peek {
                 *whole_at = next;
@@ -173,12 +213,12 @@ impl StateStore for Access<'_> {
             return Ok(outcome);
         }
         // The shared buckets come on top of the bound: one per shard and quota of the rule.
-        let full = !self.has_room(&mut keys);
+        let full = !self.store.has_room(&mut keys, self.now, !self.peek);
         self.full.set(full);
         let key = if full { slot.spill } else { slot.key };
-        let (outcome, next) = decide(keys.whole_at.get(&key).copied())?;
+        let (outcome, next) = decide(keys.states.get(&key).copied())?;
         if !self.peek {
-            keys.whole_at.insert(key, next);
+            keys.states.insert(key, next);
         }
         Ok(outcome)
     }

@@ -7,23 +7,30 @@ use crate::request::{Claims, RequestView};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn per_second(units: u32, burst: u32) -> Quota {
+pub(super) fn per_second(units: u32, burst: u32) -> Quota {
     Quota::new(units, SECOND, burst).unwrap().named("rule")
 }
 
-fn header(name: &str) -> KeyPart {
+pub(super) fn header(name: &str) -> KeyPart {
     KeyPart::Header(name.parse().unwrap())
 }
 
-fn limiter(key: &[KeyPart], quota: Quota, now: Instant) -> Limiter {
-    let rule =
-        Rule { name: "rule".into(), key: key.to_vec(), quota, overrides: HashMap::new(), cost: None, dry_run: false };
-    Limiter { rule, store: Arc::new(Store::new(1_000, 7, now)) }
+pub(super) fn limiter(key: &[KeyPart], quota: Quota, now: Instant) -> Limiter {
+    let rule = Rule {
+        name: "rule".into(),
+        key: key.to_vec(),
+        quota,
+        overrides: HashMap::new(),
+        cost: None,
+        dry_run: false,
+        fail_closed: false,
+    };
+    Limiter { rule, store: Arc::new(Store::new(1_000, 7, now)), leases: None }
 }
 
 /// A request in words: `name:value` header fields, and the words `ip=`, `query=`, `claim=`, `route=`, `service=`,
 /// `subset=`.
-fn with<R>(words: &str, check: impl FnOnce(&Subject<'_>) -> R) -> R {
+pub(super) fn with<R>(words: &str, check: impl FnOnce(&Subject<'_>) -> R) -> R {
     let mut headers = HeaderMap::new();
     let (mut ip, mut claims, mut query) = (IpAddr::from([10, 0, 0, 1]), Claims::new(), None);
     let (mut route, mut service, mut subset) = ("r", "s", "v1");
@@ -82,8 +89,8 @@ fn keys() {
     for (key, one, other, together) in cases {
         let now = Instant::now();
         let limiter = limiter(key, per_second(1, 1), now);
-        assert!(with(one, |subject| limiter.take(subject, now)).within, "{key:?}");
-        let second = with(other, |subject| limiter.take(subject, now).within);
+        assert!(with(one, |subject| limiter.take(subject, now, None)).within, "{key:?}");
+        let second = with(other, |subject| limiter.take(subject, now, None).within);
         assert_eq!(second, !together, "{key:?}: {one} and {other}");
     }
 }
@@ -98,7 +105,8 @@ fn what_is_let_through_is_exact() {
         let expected = f64::from(units) * 10.0 / per.as_secs_f64() + f64::from(burst);
         let sent = (expected * 10.0).max(1_000.0) as u32;
         let gap = 10 * SECOND / sent;
-        let admitted = with("", |subject| (0..sent).filter(|n| limiter.take(subject, start + gap * *n).within).count());
+        let admitted =
+            with("", |subject| (0..sent).filter(|n| limiter.take(subject, start + gap * *n, None).within).count());
         let off = (admitted as f64 - expected).abs();
         assert!(off <= (expected * 0.01).max(1.0), "{units} per {per:?}: {admitted} of {expected}");
     }
@@ -111,12 +119,12 @@ fn what_is_left_and_how_long_to_wait_is_told() {
     with("x-u:1", |subject| {
         let told = |standing: Standing<'_>| (standing.within, standing.remaining, standing.wait.as_millis());
         assert_eq!(told(limiter.peek(subject, now)), (true, 2, 100));
-        assert_eq!(told(limiter.take(subject, now)), (true, 2, 100), "a look takes nothing");
-        assert_eq!(told(limiter.take(subject, now)), (true, 1, 200));
-        assert_eq!(told(limiter.take(subject, now)), (true, 0, 300));
-        assert_eq!(told(limiter.take(subject, now)), (false, 0, 100));
-        assert_eq!(told(limiter.take(subject, now + SECOND / 20)), (false, 0, 50));
-        assert_eq!(told(limiter.take(subject, now + SECOND / 10)), (true, 0, 300));
+        assert_eq!(told(limiter.take(subject, now, None)), (true, 2, 100), "a look takes nothing");
+        assert_eq!(told(limiter.take(subject, now, None)), (true, 1, 200));
+        assert_eq!(told(limiter.take(subject, now, None)), (true, 0, 300));
+        assert_eq!(told(limiter.take(subject, now, None)), (false, 0, 100));
+        assert_eq!(told(limiter.take(subject, now + SECOND / 20, None)), (false, 0, 50));
+        assert_eq!(told(limiter.take(subject, now + SECOND / 10, None)), (true, 0, 300));
     });
 }
 
@@ -126,9 +134,9 @@ fn an_instant_from_the_past_is_no_harm() {
     let now = Instant::now() + 3_600 * SECOND;
     let limiter = limiter(&[], per_second(1, 1), Instant::now());
     with("", |subject| {
-        assert!(limiter.take(subject, now).within);
-        assert!(!limiter.take(subject, now - 10 * SECOND).within);
-        assert!(limiter.take(subject, now + SECOND).within);
+        assert!(limiter.take(subject, now, None).within);
+        assert!(!limiter.take(subject, now - 10 * SECOND, None).within);
+        assert!(limiter.take(subject, now + SECOND, None).within);
     });
 }
 
@@ -151,7 +159,7 @@ fn costs() {
         assert_eq!(with(words, |subject| limiter.cost(subject).get()), expected, "{words}");
     }
     let spent = ["x-cost:50", "x-cost:30", "x-cost:21", "x-cost:20", ""];
-    let within = spent.map(|words| with(words, |subject| limiter.take(subject, now).within));
+    let within = spent.map(|words| with(words, |subject| limiter.take(subject, now, None).within));
     assert_eq!(within, [true, true, false, true, false], "what is refused costs nothing");
 }
 
@@ -160,7 +168,8 @@ fn overrides_are_by_the_first_part() {
     let now = Instant::now();
     let mut limiter = limiter(&[header("x-u"), KeyPart::Route], per_second(1, 1), now);
     limiter.rule.overrides.insert("vip".into(), per_second(10, 3));
-    let admitted = |words: &str| (0..9).filter(|_| with(words, |subject| limiter.take(subject, now).within)).count();
+    let admitted =
+        |words: &str| (0..9).filter(|_| with(words, |subject| limiter.take(subject, now, None).within)).count();
     assert_eq!(["x-u:vip", "x-u:vip route=b", "x-u:me", "x-u:me route=vip"].map(admitted), [3, 3, 1, 1]);
 }
 
@@ -170,9 +179,10 @@ fn a_changed_quota_begins_afresh_and_others_go_on() {
     let now = Instant::now();
     let mut before = limiter(&[header("x-u")], per_second(1, 1), now);
     before.rule.overrides.insert("vip".into(), per_second(1, 2));
-    let both = |limiter: &Limiter| ["x-u:me", "x-u:vip"].map(|words| with(words, |s| limiter.take(s, now).within));
+    let both =
+        |limiter: &Limiter| ["x-u:me", "x-u:vip"].map(|words| with(words, |s| limiter.take(s, now, None).within));
     assert_eq!([both(&before), both(&before), both(&before)], [[true, true], [false, true], [false, false]]);
-    let mut after = Limiter { rule: before.rule.clone(), store: Arc::clone(&before.store) };
+    let mut after = Limiter { rule: before.rule.clone(), store: Arc::clone(&before.store), leases: None };
     assert_eq!(both(&after), [false, false], "nothing has changed");
     after.rule.quota = per_second(2, 1);
     assert_eq!(both(&after), [true, false], "only one has changed");
@@ -182,7 +192,7 @@ fn a_changed_quota_begins_afresh_and_others_go_on() {
 fn who_is_over_one_limit_uses_up_no_other() {
     let now = Instant::now();
     let (all, each) = (limiter(&[], per_second(3, 3), now), limiter(&[header("x-u")], per_second(1, 1), now));
-    let refused = |words: &str| with(words, |subject| judge(&[&all, &each], subject, now, false).refused_by);
+    let refused = |words: &str| with(words, |subject| judge(&[&all, &each], &[], subject, now, false).refused_by);
     let got = ["x-u:1", "x-u:1", "x-u:1", "x-u:2", "x-u:3", "x-u:4"].map(refused);
     assert_eq!(got, [None, Some(1), Some(1), None, None, Some(0)]);
 }
@@ -195,7 +205,7 @@ fn a_dry_run_only_counts() {
     let both = [&trial, &real];
     with("", |subject| {
         let told = |observe| {
-            let judgement = judge(&both, subject, now, observe);
+            let judgement = judge(&both, &[], subject, now, observe);
             let fields = fields(&both, &judgement, observe).map(|fields| fields.state);
             let within: Vec<_> = judgement.standings.iter().map(|standing| standing.within).collect();
             (judgement.refused_by, within, fields)
@@ -216,7 +226,7 @@ fn fields_name_every_rule() {
     one.rule.name = "per-user".into();
     with("", |subject| {
         let both = [&one, &two];
-        let fields = fields(&both, &judge(&both, subject, now, false), false).unwrap();
+        let fields = fields(&both, &judge(&both, &[], subject, now, false), false).unwrap();
         assert_eq!(fields.policy, "\"per-user\";q=100;w=1;burst=200, \"rule\";q=5;w=1");
         assert_eq!(fields.state, "\"per-user\";r=199;t=1, \"rule\";r=4;t=1");
     });
@@ -231,7 +241,7 @@ fn filled(keys: usize, now: Instant) -> Limiter {
     let mut limiter = limiter(&[header("x-u")], per_second(1, 1), now);
     limiter.store = Arc::new(Store::new(10, 7, now));
     for key in 0..keys {
-        assert!(with(&format!("x-u:old-{key}"), |subject| limiter.take(subject, now)).within);
+        assert!(with(&format!("x-u:old-{key}"), |subject| limiter.take(subject, now, None)).within);
     }
     limiter
 }
@@ -240,7 +250,7 @@ fn filled(keys: usize, now: Instant) -> Limiter {
 fn keys_that_find_no_room_share_a_bucket() {
     let now = Instant::now();
     let limiter = filled(10, now);
-    let take = |words: &str, now| with(words, |subject| limiter.take(subject, now));
+    let take = |words: &str, now| with(words, |subject| limiter.take(subject, now, None));
     let (first, second, known) = (take("x-u:a", now), take("x-u:b", now), take("x-u:old-3", now));
     assert_eq!((first.within, first.full), (true, true), "the shared bucket has one left");
     assert_eq!((second.within, second.full), (false, true), "now it has not");
@@ -255,7 +265,7 @@ fn keys_that_find_no_room_share_a_bucket() {
 fn a_full_store_is_not_swept_for_every_request() {
     let now = Instant::now();
     let limiter = filled(10, now);
-    let take = |words: &str, now| with(words, |subject| limiter.take(subject, now).full);
+    let take = |words: &str, now| with(words, |subject| limiter.take(subject, now, None).full);
     assert!(take("x-u:a", now + SECOND / 2), "swept in vain");
     assert!(take("x-u:b", now + SECOND / 2 + SECOND / 20), "too early for another");
     assert!(!take("x-u:b", now + SECOND));
@@ -269,5 +279,5 @@ fn sweeping_drops_keys_that_are_whole_again() {
     assert_eq!(limiter.store.len(), 10);
     limiter.store.sweep(now + SECOND);
     assert!(limiter.store.is_empty());
-    with("x-u:old-1", |subject| assert!(limiter.take(subject, now + SECOND).within));
+    with("x-u:old-1", |subject| assert!(limiter.take(subject, now + SECOND, None).within));
 }

@@ -4,6 +4,7 @@ use super::super::admin::Admin;
 use super::super::bootstrap::{Bootstrap, Listener, Protocol};
 use super::super::place::{EtcdServer, NacosServer, Place};
 use super::super::problem::At;
+use super::super::redis::{Redis, RedisPlace};
 use super::super::registry::{Registration, Registry};
 use super::service::positive;
 use super::{Report, limits, telemetry};
@@ -22,7 +23,10 @@ pub(in super::super) fn bootstrap(document: &Bootstrap, report: &mut Report<'_>)
             report.say(&at.key("proxy_protocol"), "nobody could connect: expected load balancers in `trusted_proxies`");
         }
     }
-    limits::limits(&document.limits, &At::ROOT.key("limits"), report);
+    limits::limits(&document.limits.clients, &At::ROOT.key("limits"), report);
+    if let Some(RedisPlace::Server(server)) = &document.limits.redis {
+        redis(server, &At::ROOT.key("limits").key("redis"), report);
+    }
     admin(&document.admin, report);
     place(&document.routing, &At::ROOT.key("routing"), report);
     place(&document.traffic, &At::ROOT.key("traffic"), report);
@@ -110,6 +114,22 @@ fn etcd(server: &EtcdServer, at: &At<'_>, report: &mut Report<'_>) {
     let endpoints = at.key("endpoints");
     for (index, _) in server.endpoints.iter().enumerate().filter(|(_, endpoint)| !endpoint.tls) {
         report.say(&endpoints.index(index), "is clear text, though there is `tls`: expected `https://`");
+    }
+}
+
+fn redis(server: &Redis, at: &At<'_>, report: &mut Report<'_>) {
+    let has_password = server.password_file.is_some() || server.password_env.is_some();
+    if server.password_file.is_some() && server.password_env.is_some() {
+        report.say(&at.key("password_env"), "the password is in `password_file` already: expected one of the two");
+    }
+    if server.username.is_some() && !has_password {
+        report.say(&at.key("username"), "a user needs a password: set `password_file` or `password_env` as well");
+    }
+    if server.ca.is_some() && !server.url.tls {
+        report.say(&at.key("url"), "is clear text, though there is `ca`: expected `rediss://`");
+    }
+    if !(1..=1_000).contains(&server.deadline.duration().as_millis()) {
+        report.say(&at.key("deadline"), format!("`{}` is not possible: expected `1ms` to `1s`", server.deadline));
     }
 }
 

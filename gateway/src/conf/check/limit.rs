@@ -1,7 +1,7 @@
 //! Checks of rate limits and concurrency limits.
 
 use super::super::problem::At;
-use super::super::routing::{Concurrency, LimitKey, RateLimit};
+use super::super::routing::{Concurrency, LimitKey, LimitScope, RateLimit};
 use super::Report;
 use super::service::NO_JWT;
 
@@ -22,6 +22,9 @@ fn limit(limit: &RateLimit, has_jwt: bool, at: &At<'_>, report: &mut Report<'_>)
     }
     if limit.key.is_empty() && !limit.overrides.is_empty() {
         report.say(&at.key("overrides"), "needs a `key`, by the first part of which it is looked up");
+    }
+    if limit.fail_closed && limit.scope == LimitScope::Gateway {
+        report.say(&at.key("fail_closed"), "there is nothing to fail: expected it with `scope: fleet`");
     }
     let cost = limit.cost.as_ref().map_or(1, |cost| cost.max);
     if let Some(quota) = report.told(&at.key("limit"), limit.quota()).filter(|quota| cost > quota.burst()) {

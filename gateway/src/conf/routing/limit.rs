@@ -7,7 +7,7 @@ use serin_core::limit::{Quota, QuotaError};
 
 use super::super::scalar::{CookieName, HeaderName, Name, Rate};
 
-/// A rate limit of this gateway alone. What is over it gets 429 and keeps its connection.
+/// A rate limit. What is over it gets 429 and keeps its connection.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RateLimit {
@@ -32,7 +32,15 @@ pub struct RateLimit {
     /// Count what would be refused, and refuse nothing.
     #[serde(default)]
     pub dry_run: bool,
-    /// Keys that are kept at most, 1 to 100,000,000, at up to 40 bytes each. Keys beyond share a few buckets.
+    /// Who shares the limit.
+    #[serde(default, skip_serializing_if = "LimitScope::is_gateway")]
+    pub scope: LimitScope,
+    /// With `scope: fleet`: refuse everything while Redis is lost. Default: each gateway then keeps to its share of the
+    /// limit.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fail_closed: bool,
+    /// Keys that are kept at most, 1 to 100,000,000, at up to 40 bytes each (200 with `scope: fleet`). Keys beyond share a
+    /// few buckets.
     #[serde(default = "default_max_keys")]
     #[schemars(range(min = 1, max = 100_000_000))]
     pub max_keys: u32,
@@ -40,6 +48,23 @@ pub struct RateLimit {
 
 fn default_max_keys() -> u32 {
     1_000_000
+}
+
+/// Who shares a limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LimitScope {
+    /// Nobody: every gateway has it for itself.
+    #[default]
+    Gateway,
+    /// All gateways whose `limits.redis` is the same.
+    Fleet,
+}
+
+impl LimitScope {
+    fn is_gateway(&self) -> bool {
+        *self == Self::Gateway
+    }
 }
 
 /// A part of a key.

@@ -6,14 +6,15 @@ use std::time::Instant;
 
 use rand::Rng;
 use serin_core::concurrency::Concurrency;
-use serin_core::limit::{Cost, KeyPart, Limiter, Rule, Store};
+use serin_core::limit::{Cost, KeyPart, Leases, Limiter, Rule, Store};
 
 use crate::conf;
+use crate::limits::bank::Bank;
 use crate::limits::{ConcurrencyLimit, RateLimit};
 use crate::telemetry::metrics::{LimitOwner, Metrics};
 
 /// The rate limits of a service or a route. A rule of the same name and key, with the same bound of keys, keeps its
-/// store; in it, quotas that have not changed keep their state.
+/// store; in it, quotas that have not changed keep their state. `bank` is where limits are that a fleet shares.
 ///
 /// # Errors
 /// A sentence about what a check should have found before.
@@ -22,21 +23,34 @@ pub(super) fn rate_limits(
     owner: LimitOwner<'_>,
     confs: &[conf::RateLimit],
     before: &[RateLimit],
+    bank: Option<&Arc<Bank>>,
     now: Instant,
 ) -> Result<Vec<RateLimit>, String> {
     let build = |conf: &conf::RateLimit| {
         let rule = rule(conf).map_err(|problem| format!("{owner}: rate_limits.{}: {problem}", conf.name))?;
         let max_keys = conf.max_keys as usize;
         let same = |limit: &&RateLimit| {
-            let Limiter { rule: old, store } = &limit.limiter;
+            let Limiter { rule: old, store, .. } = &limit.limiter;
             old.name == rule.name && old.key == rule.key && store.max_keys() == max_keys
         };
-        let kept = before.iter().find(same).map(|limit| Arc::clone(&limit.limiter.store));
-        let store = kept.unwrap_or_else(|| Arc::new(Store::new(max_keys, rand::rng().next_u64(), now)));
+        let kept = before.iter().find(same).map(|limit| &limit.limiter);
+        let new = || Arc::new(Store::new(max_keys, rand::rng().next_u64(), now));
+        let store = kept.map_or_else(new, |kept| Arc::clone(&kept.store));
         let metrics = metrics.rate_limit(owner, &rule.name);
-        Ok(RateLimit { limiter: Limiter { rule, store }, metrics })
+        let bank = bank.filter(|_| conf.scope == conf::LimitScope::Fleet);
+        let leases = bank.map(|bank| {
+            let new = || Leases::new(Arc::clone(bank.fleet()), &identity(&rule), max_keys, rand::rng().next_u64(), now);
+            kept.and_then(|kept| kept.leases.clone()).unwrap_or_else(|| Arc::new(new()))
+        });
+        let account = bank.zip(leases.as_ref()).map(|(bank, leases)| bank.account(&owner.path(&rule.name), leases));
+        Ok(RateLimit { limiter: Limiter { rule, store, leases }, account, metrics })
     };
     confs.iter().map(build).collect()
+}
+
+/// What makes two rules of the same place and name the same one: keys are only comparable if they are made alike.
+fn identity(rule: &Rule) -> Vec<u8> {
+    rule.key.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n").into_bytes()
 }
 
 fn rule(conf: &conf::RateLimit) -> Result<Rule, String> {
@@ -52,6 +66,7 @@ fn rule(conf: &conf::RateLimit) -> Result<Rule, String> {
             max: NonZeroU32::new(cost.max).unwrap_or(NonZeroU32::MIN),
         }),
         dry_run: conf.dry_run,
+        fail_closed: conf.fail_closed,
     })
 }
 
@@ -90,7 +105,7 @@ mod tests {
     fn built(yaml: &str, before: &[RateLimit]) -> Vec<RateLimit> {
         let confs: Vec<conf::RateLimit> = serde_json::from_str(yaml).unwrap();
         let metrics = Metrics::new().unwrap();
-        rate_limits(&metrics, LimitOwner::Service("s"), &confs, before, Instant::now()).unwrap()
+        rate_limits(&metrics, LimitOwner::Service("s"), &confs, before, None, Instant::now()).unwrap()
     }
 
     #[test]

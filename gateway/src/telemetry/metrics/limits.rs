@@ -41,6 +41,15 @@ impl LimitOwner<'_> {
     }
 }
 
+impl LimitOwner<'_> {
+    /// Where a rule is, as one word.
+    #[must_use]
+    pub fn path(&self, rule: &str) -> String {
+        let [scope, name] = self.labels();
+        format!("{scope}/{name}/{rule}")
+    }
+}
+
 impl fmt::Display for LimitOwner<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [scope, name] = self.labels();
