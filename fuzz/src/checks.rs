@@ -113,7 +113,7 @@ pub(crate) fn traceparent(data: &[u8]) {
     let b3 = b3.filter_map(|said| if let b3::Extracted::Parent(parent) = said { Some(parent) } else { None });
     for parent in context::extract(&headers).into_iter().chain(b3) {
         let (trace, span, sampled) = (parent.trace_id, parent.span_id, parent.sampled.unwrap_or(false));
-        let flags = u8::from(sampled) * context::SAMPLED | u8::from(parent.random) * context::RANDOM;
+        let flags = (u8::from(sampled) * context::SAMPLED) | (u8::from(parent.random) * context::RANDOM);
         let again =
             context::parse(context::traceparent(trace, span, flags).as_bytes()).expect("what was written is read");
         assert_eq!((again.trace_id, again.span_id, again.sampled), (trace, span, Some(sampled)), "{parent:?}");
