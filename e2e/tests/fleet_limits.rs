@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use serin_e2e::client::{Call, Conn};
 use serin_e2e::servers::{Delay, Redis};
+use serin_e2e::tls::Authority;
 use serin_e2e::world::{origins, users_conf};
 use serin_e2e::{Conf, Gateway, Origin, wait};
 use tokio::task::JoinSet;
@@ -353,7 +354,7 @@ async fn a_gateway_starts_without_redis() {
 #[tokio::test]
 async fn passwords_are_never_shown() {
     const PASSWORD: &str = "correct-horse-battery";
-    let redis = Redis::with_password(Some(PASSWORD)).await;
+    let redis = Redis::with_password(PASSWORD).await;
     let origins = origins(&["v1-a"]).await;
     for by_file in [true, false] {
         let dir = serin_e2e::gateway::directory();
@@ -382,6 +383,35 @@ async fn passwords_are_never_shown() {
             said += &gateway.admin_get(path).await.to_string();
         }
         assert!(!said.contains("horse"), "{said}");
+    }
+}
+
+/// Over TLS, with an authority that is configured, and with nobody else's.
+#[tokio::test]
+async fn redis_is_reached_over_tls() {
+    let (ours, others) = (Authority::new(), Authority::new());
+    let certificates = serin_e2e::gateway::directory();
+    let (cert, key) = ours.issue("localhost").write(certificates.path(), "redis");
+    let redis = Redis::with_tls(&cert, &key).await;
+    let origins = origins(&["v1-a"]).await;
+    for (authority, trusted) in [(&ours, true), (&others, false)] {
+        let dir = serin_e2e::gateway::directory();
+        std::fs::write(dir.path().join("ca.pem"), authority.pem()).unwrap();
+        let place = json!({"url": format!("rediss://{}", redis.tls), "ca": "ca.pem", "deadline": PATIENT});
+        let gateway = Gateway::start_in(dir, conf(&origins, &place, &thirty())).await;
+        wait::until("the server to be tried", || async {
+            let limits = limits(&gateway).await;
+            let tried = limits["problem"].as_str().is_none_or(|problem| problem != "not connected yet");
+            (tried && (limits["by"] == "redis") == trusted).then_some(())
+        })
+        .await;
+        if trusted {
+            assert_eq!(admitted_by(&gateway, "anna", 40).await, 30);
+            assert!(redis.ask(&["DBSIZE"]).await.starts_with(":2"), "the user's bucket, and the gateways");
+        } else {
+            let told = limits(&gateway).await["problem"].to_string();
+            assert!(told.contains("certificate"), "{told}");
+        }
     }
 }
 

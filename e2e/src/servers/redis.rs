@@ -1,7 +1,8 @@
-//! Redis, in memory only.
+//! Redis, in memory only; over clear text and, if it is asked for, TLS.
 
 use std::net::SocketAddr;
 use std::ops::Deref;
+use std::path::Path;
 use std::process::Command;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -15,6 +16,8 @@ use crate::wait;
 pub struct Redis {
     /// Where clients connect.
     pub address: SocketAddr,
+    /// Where they connect over TLS, if they can.
+    pub tls: SocketAddr,
     password: Option<String>,
     server: Server,
 }
@@ -30,23 +33,35 @@ impl Deref for Redis {
 impl Redis {
     /// Starts one and waits until it answers.
     pub async fn start() -> Self {
-        Self::with_password(None).await
+        Self::launch(None, &[]).await
     }
 
     /// Starts one that asks for a password.
-    pub async fn with_password(password: Option<&str>) -> Self {
-        let (address, secret) = (free_address(), password.map(str::to_owned));
-        let asked = secret.clone();
+    pub async fn with_password(password: &str) -> Self {
+        Self::launch(Some(password), &["--requirepass", password]).await
+    }
+
+    /// Starts one that speaks TLS as well, with a certificate and its key.
+    pub async fn with_tls(cert: &Path, key: &Path) -> Self {
+        let (cert, key) = (cert.to_str().unwrap(), key.to_str().unwrap());
+        let files = ["--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert];
+        Self::launch(None, &[&files[..], &["--tls-auth-clients", "no", "--tls-port"]].concat()).await
+    }
+
+    /// Starts one with more arguments. If the last one is `--tls-port`, the port is added.
+    async fn launch(password: Option<&str>, more: &[&str]) -> Self {
+        let (address, tls) = (free_address(), free_address());
+        let mut more: Vec<_> = more.iter().map(|word| (*word).to_owned()).collect();
+        if more.last().is_some_and(|last| last == "--tls-port") {
+            more.push(tls.port().to_string());
+        }
         let server = Server::start("redis-server", move |_| {
             let mut command = Command::new("redis-server");
             command.args(["--bind", "127.0.0.1", "--port", &address.port().to_string()]);
-            command.args(["--save", "", "--appendonly", "no", "--loglevel", "warning"]);
-            if let Some(password) = &asked {
-                command.args(["--requirepass", password]);
-            }
+            command.args(["--save", "", "--appendonly", "no", "--loglevel", "warning"]).args(&more);
             command
         });
-        let redis = Self { address, password: secret, server };
+        let redis = Self { address, tls, password: password.map(str::to_owned), server };
         redis.ready().await;
         redis
     }
