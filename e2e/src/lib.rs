@@ -16,6 +16,7 @@ pub mod client;
 pub mod conf;
 pub mod frames;
 pub mod gateway;
+pub mod island;
 pub mod ledger;
 pub mod load;
 pub mod origin;
@@ -30,6 +31,7 @@ pub mod session;
 pub mod streams;
 pub mod tls;
 pub mod wait;
+pub mod wire;
 pub mod world;
 
 pub use client::{Call, Conn, Reply};

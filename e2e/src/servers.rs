@@ -6,6 +6,7 @@ mod dns;
 mod etcd;
 mod nacos;
 mod redis;
+mod site;
 mod zookeeper;
 
 use std::fs::File;
@@ -23,6 +24,7 @@ pub use self::dns::{Dns, Mood, Record};
 pub use self::etcd::Etcd;
 pub use self::nacos::{Host, Nacos};
 pub use self::redis::Redis;
+pub use self::site::Site;
 pub use self::zookeeper::ZooKeeper;
 
 /// A server process with a directory of its own; it ends with its handle.

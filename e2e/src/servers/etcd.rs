@@ -1,21 +1,26 @@
-//! etcd, of one member. Tests talk to it by its JSON API.
+//! etcd, of one member. Tests talk to it by its JSON API, in plain text and without a password, whatever gateways do.
 
 use std::net::SocketAddr;
 use std::ops::Deref;
-use std::process::Command;
+use std::path::Path;
+use std::sync::Mutex;
 
 use data_encoding::BASE64;
 use serde_json::{Value, json};
 
-use super::{Server, listens};
+use super::{Server, Site, listens};
 use crate::client::{Call, Conn};
 use crate::gateway::free_address;
 use crate::wait;
 
 /// A running etcd.
 pub struct Etcd {
-    /// Where clients connect.
+    /// Where tests connect.
     pub address: SocketAddr,
+    /// Where gateways connect.
+    endpoint: String,
+    /// What tests show, once passwords are asked for.
+    token: Mutex<Option<String>>,
     server: Server,
 }
 
@@ -30,17 +35,44 @@ impl Deref for Etcd {
 impl Etcd {
     /// Starts one and waits until it answers.
     pub async fn start() -> Self {
-        let (address, peer) = (free_address(), free_address());
+        Self::start_at(&Site::here()).await
+    }
+
+    /// The same, somewhere else.
+    pub async fn start_at(site: &Site) -> Self {
+        let client = free_address();
+        let (address, seen) = (site.for_tests(client), site.for_gateways(client));
+        let clients = format!("http://{}", site.listen(client));
+        Self::launch(site, address, format!("http://{seen}"), clients, vec![]).await
+    }
+
+    /// One that gateways reach over TLS only, with a certificate of their own. In `dir` are `etcd.crt`, `etcd.key`, and
+    /// `ca.crt`, which issued everybody's.
+    pub async fn start_with_tls(dir: &Path) -> Self {
+        let (address, secure) = (free_address(), free_address());
+        let endpoint = format!("https://{secure}");
+        let file = |option: &str, name: &str| vec![option.to_owned(), dir.join(name).display().to_string()];
+        let files =
+            [file("--cert-file", "etcd.crt"), file("--key-file", "etcd.key"), file("--trusted-ca-file", "ca.crt")];
+        let mut more = files.concat();
+        more.push("--client-cert-auth".to_owned());
+        let clients = format!("http://{address},{endpoint}");
+        Self::launch(&Site::here(), address, endpoint, clients, more).await
+    }
+
+    async fn launch(site: &Site, address: SocketAddr, endpoint: String, clients: String, more: Vec<String>) -> Self {
+        let (site, peer) = (site.clone(), free_address());
         let server = Server::start("etcd", move |dir| {
-            let mut command = Command::new("etcd");
-            let (client, peer) = (format!("http://{address}"), format!("http://{peer}"));
+            let mut command = site.command("etcd");
+            let peer = format!("http://{peer}");
             command.arg("--data-dir").arg(dir.join("data"));
-            command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
+            command.args(["--listen-client-urls", &clients, "--advertise-client-urls", &format!("http://{address}")]);
             command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
             command.args(["--initial-cluster", &format!("default={peer}"), "--log-level", "warn"]);
+            command.args(&more);
             command
         });
-        let etcd = Self { address, server };
+        let etcd = Self { address, endpoint, token: Mutex::default(), server };
         etcd.ready().await;
         etcd
     }
@@ -48,15 +80,39 @@ impl Etcd {
     async fn ready(&self) {
         wait::until("etcd to answer", || async {
             listens(self.address).await?;
-            self.try_ask("range", &json!({"key": BASE64.encode(b"none")})).await.ok()
+            match self.try_ask("range", &json!({"key": BASE64.encode(b"none")})).await {
+                // It answers whom it knows.
+                Err(problem) => problem.contains("auth").then(|| json!({})),
+                Ok(answer) => Some(answer),
+            }
         })
         .await;
     }
 
-    /// Its endpoint.
+    /// Its endpoint, for gateways.
     #[must_use]
     pub fn endpoint(&self) -> String {
-        format!("http://{}", self.address)
+        self.endpoint.clone()
+    }
+
+    /// Lets nobody in any more who has no password: `user` may do everything, and so may tests.
+    pub async fn ask_for_passwords(&self, user: &str, password: &str) {
+        for (name, password) in [("root", "root"), (user, password)] {
+            self.ask("auth/user/add", json!({"name": name, "password": password})).await;
+        }
+        self.ask("auth/role/add", json!({"name": "root"})).await;
+        for name in ["root", user] {
+            self.ask("auth/user/grant", json!({"user": name, "role": "root"})).await;
+        }
+        self.ask("auth/enable", json!({})).await;
+        self.log_in().await;
+    }
+
+    /// Has a token made for tests, which a restart forgets.
+    pub async fn log_in(&self) {
+        *self.token.lock().unwrap() = None;
+        let answer = self.ask("auth/authenticate", json!({"name": "root", "password": "root"})).await;
+        *self.token.lock().unwrap() = Some(answer["token"].as_str().unwrap().to_owned());
     }
 
     /// Starts it again, on what it has stored.
@@ -67,7 +123,10 @@ impl Etcd {
 
     async fn try_ask(&self, what: &str, body: &Value) -> Result<Value, String> {
         let path = if what.contains('/') { format!("/v3/{what}") } else { format!("/v3/kv/{what}") };
-        let call = Call::post(&path, body.to_string()).host(&self.address.to_string());
+        let mut call = Call::post(&path, body.to_string()).host(&self.address.to_string());
+        if let Some(token) = self.token.lock().unwrap().clone() {
+            call = call.header("authorization", token);
+        }
         let reply = call.try_on(&mut Conn::http1(self.address).await).await.map_err(|error| error.to_string())?;
         if reply.status == 200 { Ok(reply.json()) } else { Err(reply.text()) }
     }

@@ -3,21 +3,26 @@
 use std::net::SocketAddr;
 use std::ops::Deref;
 use std::path::PathBuf;
-use std::process::Command;
+use std::sync::Mutex;
 
 use serde_json::{Value, json};
 
-use super::{Server, encode, listens};
+use super::{Server, Site, encode, listens};
 use crate::client::{Call, Conn, Reply};
 use crate::gateway::free_address;
 use crate::wait;
 
 /// A running r-nacos.
 pub struct Nacos {
-    /// Its HTTP port.
+    /// Its HTTP port, for tests.
     pub http: SocketAddr,
-    /// Its gRPC port.
+    /// Its gRPC port, for tests.
     pub grpc: SocketAddr,
+    /// Its HTTP port, for gateways.
+    seen: SocketAddr,
+    /// What tests show, if passwords are asked for.
+    token: Mutex<Option<String>>,
+    asks: bool,
     server: Server,
 }
 
@@ -55,10 +60,29 @@ impl Deref for Nacos {
 impl Nacos {
     /// Starts one and waits until it answers.
     pub async fn start() -> Self {
+        Self::launch(&Site::here(), &[]).await
+    }
+
+    /// The same, somewhere else.
+    pub async fn start_at(site: &Site) -> Self {
+        Self::launch(site, &[]).await
+    }
+
+    /// One that lets nobody in without a password: that of `admin` is `admin`. What it gives for it is good for so many
+    /// seconds.
+    pub async fn start_with_passwords(seconds: u32) -> Self {
+        let seconds = seconds.to_string();
+        let asks = [("RNACOS_ENABLE_OPEN_API_AUTH", "true"), ("RNACOS_API_LOGIN_TIMEOUT", &*seconds)];
+        Self::launch(&Site::here(), &asks).await
+    }
+
+    async fn launch(site: &Site, more: &[(&'static str, &str)]) -> Self {
         let (http, grpc, console) = (free_address(), free_address(), free_address());
+        let more: Vec<_> = more.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+        let (own, asks) = (site.clone(), !more.is_empty());
         let binary = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../.tools/rnacos/bin/rnacos");
         let server = Server::start("rnacos", move |dir| {
-            let mut command = Command::new(&binary);
+            let mut command = own.command(&binary);
             command
                 .env("RNACOS_HTTP_PORT", http.port().to_string())
                 .env("RNACOS_GRPC_PORT", grpc.port().to_string())
@@ -67,10 +91,12 @@ impl Nacos {
                 .env("RNACOS_HTTP_WORKERS", "1")
                 .env("RNACOS_INIT_ADMIN_USERNAME", "admin")
                 .env("RNACOS_INIT_ADMIN_PASSWORD", "admin")
-                .env("RUST_LOG", "warn");
+                .env("RUST_LOG", "warn")
+                .envs(more.iter().map(|(name, value)| (name, value)));
             command
         });
-        let nacos = Self { http, grpc, server };
+        let (http, seen) = (site.for_tests(http), site.for_gateways(http));
+        let nacos = Self { http, grpc: site.for_tests(grpc), seen, token: Mutex::default(), asks, server };
         nacos.ready(true).await;
         nacos
     }
@@ -101,10 +127,23 @@ impl Nacos {
     async fn works(&self) -> Option<()> {
         listens(self.http).await?;
         listens(self.grpc).await?;
+        if self.asks {
+            self.log_in().await?;
+        }
         let stamp = format!("{:?}", std::time::Instant::now());
         self.try_put("ready", &stamp).await.then_some(())?;
         let call = Call::get("/nacos/v1/cs/configs?dataId=ready&group=DEFAULT_GROUP");
         self.call(call).await.ok().filter(|reply| reply.status == 200 && reply.text() == stamp).map(drop)
+    }
+
+    /// Has a token made for tests.
+    pub async fn log_in(&self) -> Option<()> {
+        *self.token.lock().unwrap() = None;
+        let call = Call::post("/nacos/v1/auth/login", "username=admin&password=admin")
+            .header("content-type", "application/x-www-form-urlencoded");
+        let reply = self.call(call).await.ok().filter(|reply| reply.status == 200)?;
+        *self.token.lock().unwrap() = Some(reply.json()["accessToken"].as_str()?.to_owned());
+        Some(())
     }
 
     /// Starts it again, on what it has stored.
@@ -117,11 +156,14 @@ impl Nacos {
     /// The server as the bootstrap document has it.
     #[must_use]
     pub fn conf(&self) -> Value {
-        json!({"address": self.http.to_string(), "grpc_port": self.grpc.port()})
+        json!({"address": self.seen.to_string(), "grpc_port": self.grpc.port()})
     }
 
     async fn call(&self, call: Call) -> Result<Reply, String> {
-        let call = call.host(&self.http.to_string());
+        let mut call = call.host(&self.http.to_string());
+        if let Some(token) = self.token.lock().unwrap().clone() {
+            call = call.header("accessToken", token);
+        }
         call.try_on(&mut Conn::http1(self.http).await).await.map_err(|error| error.to_string())
     }
 
