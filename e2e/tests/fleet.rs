@@ -40,6 +40,7 @@ on_both! {
     a_start_without_the_center_takes_what_was_kept
     a_wiped_center_takes_nothing_away
     a_hung_center_delays_no_flip
+    every_replica_knows_who_flipped_and_why
 }
 
 async fn documents_come_from_the_center_and_flips_go_there(center: Center) {
@@ -279,6 +280,43 @@ async fn a_hung_center_delays_no_flip(center: Center) {
     })
     .await;
     assert!(fleet.center.get(TRAFFIC).await.unwrap().contains("canary: true"));
+}
+
+async fn every_replica_knows_who_flipped_and_why(center: Center) {
+    let fleet = Fleet::start(center, 3).await;
+    // One was not there when it happened.
+    fleet.gateways[2].stop();
+    let cli = fleet.gateways[0].cli(&["switch", "canary", "on", "--reason", "errors: 5 % of \"v2\""]).await;
+    let _ = cli.expect(0);
+    wait::until("the flip to arrive", || async { (fleet.gateways[1].traffic_revision().await == 2).then_some(()) })
+        .await;
+    fleet.gateways[2].restart().await;
+    let entry = |gateway: usize| {
+        let gateway = &fleet.gateways[gateway];
+        async move { gateway.admin_get("/v1/history").await["entries"][0].clone() }
+    };
+    let own = entry(0).await;
+    for gateway in 1..3 {
+        let other = entry(gateway).await;
+        for field in ["by", "action", "reason", "revision"] {
+            assert_eq!(other[field], own[field], "{field} of {other}");
+        }
+        let (from, at) = (other["from"].as_str().unwrap(), own["from"].as_str().unwrap());
+        assert!(from.starts_with(&format!("{at}, by ")), "{from}");
+    }
+    let text = fleet.gateways[1].cli(&["history"]).await.stdout;
+    assert!(text.contains("errors: 5 % of"), "{text}");
+    // Somebody edits the document in the center, and leaves the comment as it is: nobody else is blamed.
+    let text = fleet.center.get(TRAFFIC).await.unwrap();
+    assert!(text.contains("\"v2\\\""), "{text}");
+    fleet.center.put(TRAFFIC, &text.replace("canary: true", "canary: false")).await;
+    for gateway in 0..3 {
+        wait::until("the edit to be noted", || async {
+            let entry = entry(gateway).await;
+            (entry["revision"] == 3).then(|| assert!(entry["by"] == "center" && entry["reason"] == "", "{entry}"))
+        })
+        .await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -13,6 +13,7 @@ mod leader;
 mod merge;
 pub mod ramp;
 mod reconcile;
+mod signature;
 mod take;
 pub mod watch;
 
@@ -242,10 +243,21 @@ impl Control {
             .build(&routing, &Arc::new(traffic), revisions, None)
             .map_err(|problem| Problems::whole(&routing_source.name, problem))?;
         history.note_routing(&routing_source.text);
+        // A document of a center says who changed it while this gateway was not there.
+        let author = fleet
+            .traffic
+            .as_ref()
+            .filter(|_| generation.traffic.revision == revisions.1)
+            .and_then(|link| Some(signature::of(&traffic_source.text, &generation.traffic)?.through(&link.name())));
         for (document, known) in [(ROUTING, revisions.0), (TRAFFIC, revisions.1)] {
             if history.latest(document) != Some(known) {
                 let traffic = (document == TRAFFIC).then(|| Traffic::clone(&generation.traffic));
-                history.append(Entry::applied(document, known, &Actor::file(), "start", "", traffic));
+                history.append(match author.as_ref().filter(|_| document == TRAFFIC) {
+                    Some(author) => {
+                        Entry::applied(document, known, &author.actor, &author.action, &author.reason, traffic)
+                    }
+                    None => Entry::applied(document, known, &Actor::file(), "start", "", traffic),
+                });
             }
         }
         workshop.announce(&generation);
@@ -315,6 +327,11 @@ impl Control {
         if let Some(runtime) = self.fleet.runtime() {
             self.membership.enlist(runtime);
         }
+    }
+
+    /// Leaves the entries of this gateway in registries to the process that took over.
+    pub fn relieve(&self) {
+        self.membership.relieve();
     }
 
     /// Takes this gateway out of the registries.

@@ -27,10 +27,10 @@ pub enum Version {
 }
 
 /// A document as a center has it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Seen {
     /// Its text; none if there is no document.
-    pub text: Option<String>,
+    pub text: Option<Arc<str>>,
     /// Its version.
     pub version: Version,
 }

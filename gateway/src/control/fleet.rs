@@ -30,6 +30,8 @@ const PATIENCE: Duration = Duration::from_millis(600);
 const LATE: Duration = Duration::from_secs(10);
 /// How long a start waits for a center before it takes what is on disk.
 const START: Duration = Duration::from_secs(3);
+/// How long it waits for an answer if nothing is on disk: a center may be slow.
+const FIRST: Duration = Duration::from_secs(10);
 /// Pause between two looks at a center without which there is nothing to start with.
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -122,7 +124,7 @@ impl Link {
     /// What was seen, as a document.
     pub(super) fn source(&self, seen: &Seen) -> Result<Source, Problems> {
         match &seen.text {
-            Some(text) => Ok(Source::inline(self.name(), text)),
+            Some(text) => Ok(Source::inline(self.name(), &**text)),
             None => Err(Problems::whole(&self.name(), "there is no such document")),
         }
     }
@@ -204,7 +206,8 @@ impl Fleet {
         };
         let began = Instant::now();
         loop {
-            let lost = match self.within(START, link.center.read()) {
+            let patience = if self.store.last(name).is_some() { START } else { FIRST };
+            let lost = match self.within(patience, link.center.read()) {
                 Ok(seen) => {
                     let empty = || Source::inline(link.name(), "revision: 0");
                     let source = link.source(&seen).or_else(|problems| {
@@ -251,15 +254,18 @@ impl Fleet {
         (Some(base), Some(local))
     }
 
-    /// Writes a document, if that does not take too long.
+    /// Writes a document, if that does not take too long. A write that does is not called back: a slow center still gets
+    /// it, and what became of it is seen there.
     pub(super) fn publish(&self, link: &Link, text: &str, expected: &Version) -> Result<Version, PublishError> {
         let (center, text, expected) = (Arc::clone(&link.center), text.to_owned(), expected.clone());
-        let written = self.within(PATIENCE, async move {
+        let write = async move {
             match center.publish(&text, &expected).await {
                 Err(PublishError::Lost(lost)) => Err(lost),
                 other => Ok(other),
             }
-        });
+        };
+        let written =
+            self.within(PATIENCE, async { tokio::spawn(write).await.unwrap_or_else(|e| Err(Lost::because(e))) });
         match written {
             Ok(written) => {
                 link.set(None);
@@ -320,6 +326,9 @@ impl Control {
     }
 
     fn take_routing_of(&self, link: &Link, seen: Seen) {
+        if self.has_routing(&seen.version) {
+            return;
+        }
         let read = link.source(&seen);
         let text = read.as_ref().ok().map(|source| source.text.clone());
         let sound = self.take_routing(&read, &link.actor(), Some(seen.version));

@@ -12,7 +12,7 @@ use super::change::{self, Actor, Change, FlipError};
 use super::fleet::Link;
 use super::generation::Generation;
 use super::history::Entry;
-use super::{Control, DocumentState, Local, State, Unwritten, ramp};
+use super::{Control, DocumentState, Local, State, Unwritten, ramp, signature};
 use crate::conf::{self, Problems, Routing, Source, Traffic};
 use crate::sources::{PublishError, Version};
 use crate::telemetry::access_log::Timestamp;
@@ -119,7 +119,7 @@ impl Control {
             let Some(version) = version else {
                 return Ok(self.flip_locally(link, state, &current, Prepared { traffic, entry }));
             };
-            let text = change::to_yaml(&traffic);
+            let text = signature::signed(&traffic, &entry);
             match self.fleet.publish(link, &text, &version) {
                 Ok(version) => {
                     self.publish(self.workshop.reflow(&current, traffic.clone()));
@@ -151,7 +151,9 @@ impl Control {
         let base_revision = base.revision;
         let fresh =
             || Local { since: Timestamp(SystemTime::now()), base_revision, changes: Vec::new(), published: None };
-        state.local.get_or_insert_with(fresh).changes.push(format!("revision {}: {}", traffic.revision, entry.action));
+        let what = format!("revision {}: {} by {}", traffic.revision, entry.action, entry.actor.by);
+        let why = if entry.reason.is_empty() { String::new() } else { format!(" ({})", entry.reason) };
+        state.local.get_or_insert_with(fresh).changes.push(what + &why);
         self.fleet.store.keep_local(&change::to_yaml(&traffic));
         state.history.append(entry);
         let why = link.problem().unwrap_or_else(|| "it holds changes that are not settled yet".to_owned());

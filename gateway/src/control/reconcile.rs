@@ -2,12 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use super::change;
+use super::change::{self, Actor};
 use super::fleet::Link;
 use super::history::Entry;
 use super::merge::{Merged, merge};
+use super::signature::{self, Signature};
 use super::take::refuse;
-use super::{Control, DocumentState, State, recheck};
+use super::{Control, DocumentState, Local, State, recheck};
 use crate::conf::{self, Traffic};
 use crate::sources::{Seen, Version};
 use crate::telemetry::names::TRAFFIC;
@@ -44,7 +45,7 @@ impl Control {
                 refuse(
                     history,
                     traffic,
-                    (seen.text.unwrap_or_default(), Some(seen.version), current.routing_revision),
+                    (seen.text.as_deref().unwrap_or_default().to_owned(), Some(seen.version), current.routing_revision),
                     TRAFFIC,
                     &link.actor(),
                     problems,
@@ -62,16 +63,17 @@ impl Control {
             (false, true) if theirs.revision > current.traffic_revision => theirs.revision,
             _ => theirs.revision.max(current.traffic_revision) + 1,
         };
+        let entry = self.entry(link, state.local.as_ref(), &current.traffic, &theirs, &wanted, seen.text.as_deref());
         if !agrees || wanted.revision != current.traffic_revision {
-            let action = if state.local.is_some() { "reconcile" } else { "edit" };
-            let entry = (!agrees).then(|| Entry::flip(&link.actor(), action, "", &current.traffic, &wanted));
             self.publish(self.workshop.reflow(&current, wanted.clone()));
-            entry.into_iter().for_each(|entry| state.history.append(entry));
+            if !agrees {
+                state.history.append(entry.clone());
+            }
         }
-        let text = change::to_yaml(&wanted);
+        let text = signature::signed(&wanted, &entry);
         if change::same(&wanted, &theirs) && wanted.revision == theirs.revision {
             self.settle(state, &overruled, &theirs);
-            self.share(state, seen.text.unwrap_or(text), seen.version, &theirs);
+            self.share(state, seen.text.as_deref().map_or(text, str::to_owned), seen.version, &theirs);
         } else if let Ok(version) = self.fleet.publish(link, &text, &seen.version) {
             // The center held something else than what is in force, or the same under a lower number.
             match &mut state.local {
@@ -89,6 +91,34 @@ impl Control {
             // Somebody else was faster, or it is lost again: the next look will tell.
             state.traffic.version = None;
         }
+    }
+
+    /// What is noted of it, here and in the center: who changed it there, if it says so, or that both sides were brought
+    /// together, and what this side brought.
+    fn entry(
+        &self,
+        link: &Link,
+        local: Option<&Local>,
+        current: &Traffic,
+        theirs: &Traffic,
+        wanted: &Traffic,
+        text: Option<&str>,
+    ) -> Entry {
+        let signed = text.and_then(|text| signature::of(text, theirs)).map(|signed| signed.through(&link.name()));
+        if let Some(local) = local {
+            let by = Actor { by: self.node().id.to_string(), from: "gateway".to_owned(), token: None };
+            let theirs = signed.filter(|_| theirs.revision > local.base_revision);
+            let theirs = theirs.map(|signed| format!("in the center: {signed}"));
+            let reason = local.changes.iter().cloned().chain(theirs).collect::<Vec<_>>().join("; ");
+            return Entry::flip(&by, "reconcile", &reason, current, wanted);
+        }
+        // A number that was there before is that of a document which somebody put there again.
+        let newer = theirs.revision.checked_sub(current.revision).filter(|newer| *newer > 0);
+        let Some((newer, Signature { actor, action, reason, .. })) = newer.zip(signed) else {
+            return Entry::flip(&link.actor(), "edit", "", current, wanted);
+        };
+        let action = if newer == 1 { action } else { format!("{action} (and {} changes before)", newer - 1) };
+        Entry::flip(&actor, &action, &reason, current, wanted)
     }
 
     /// What is to be in force: what the center holds, with what was changed here while it could not be reached.

@@ -132,6 +132,16 @@ impl Control {
         sound
     }
 
+    /// Whether the routing document of a center is in force in this version: nothing has to be looked at then.
+    pub(super) fn has_routing(&self, version: &Version) -> bool {
+        let state = self.lock();
+        let has = state.routing.refused.is_none() && state.routing.version.as_ref() == Some(version);
+        if has {
+            self.confirm(ROUTING, &state.routing, Instant::now());
+        }
+        has
+    }
+
     /// Builds what a routing document makes of a traffic document, with the instances that registries list.
     fn build_routing(
         &self,

@@ -1,5 +1,6 @@
 //! A gateway registers itself, so that whoever is before it finds it, and leaves when it is told to stop.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -34,6 +35,8 @@ pub(crate) struct Membership {
     entries: Mutex<Vec<(Registration, Arc<dyn Registrar>)>>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
     leaving: watch::Sender<bool>,
+    /// Whether the entries are another process's by now.
+    relieved: Arc<AtomicBool>,
 }
 
 /// The registrar of a registry; none if one cannot register there.
@@ -61,7 +64,12 @@ impl Membership {
             let registrar = registrar.ok_or_else(|| wrong("gateways cannot register there".to_owned()))?;
             entries.push((registration.clone(), registrar));
         }
-        Ok(Self { entries: Mutex::new(entries), tasks: Mutex::default(), leaving: watch::channel(false).0 })
+        Ok(Self {
+            entries: Mutex::new(entries),
+            tasks: Mutex::default(),
+            leaving: watch::channel(false).0,
+            relieved: Arc::default(),
+        })
     }
 
     /// Registers from now on.
@@ -69,10 +77,10 @@ impl Membership {
         let entries = std::mem::take(&mut *self.entries.lock().unwrap_or_else(PoisonError::into_inner));
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         for (registration, registrar) in entries {
-            let mut leave = self.leaving.subscribe();
+            let (mut leave, relieved) = (self.leaving.subscribe(), Arc::clone(&self.relieved));
             tasks.push(runtime.spawn(async move {
                 let mut backoff = Backoff::default();
-                while !*leave.borrow() {
+                while !*leave.borrow() && !relieved.load(Relaxed) {
                     let began = Instant::now();
                     let Err(lost) = registrar.stay(&registration, &mut leave).await else { return };
                     tracing::error!(registry = %registration.registry, why = %lost, "not registered any more");
@@ -83,6 +91,12 @@ impl Membership {
                 }
             }));
         }
+    }
+
+    /// Another process has the entries from now on. What this one has of them lasts as long as it does, so that there is
+    /// no gap between the two; but what is lost is not made again, in the place of what the other one made.
+    pub(crate) fn relieve(&self) {
+        self.relieved.store(true, Relaxed);
     }
 
     /// Leaves every registry, or gives up after a while.

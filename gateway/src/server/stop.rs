@@ -112,6 +112,7 @@ impl Stop {
             }
             Why::TakenOver(pid) => {
                 tell(&[NotifyState::MainPid(*pid)]);
+                self.control.relieve();
                 tracing::info!(pid, "draining: another process took over");
             }
         }

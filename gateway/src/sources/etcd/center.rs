@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use etcd_client::{Client, Compare, CompareOp, EventType, KeyValue, Txn, TxnOp, WatchOptions};
+use etcd_client::{Client, Compare, CompareOp, EventType, GetOptions, KeyValue, Txn, TxnOp, WatchOptions};
 use tokio::sync::{OnceCell, watch};
 use tokio::time::MissedTickBehavior;
 
@@ -11,7 +11,7 @@ use super::{Cluster, in_time};
 use crate::conf::EtcdDocument;
 use crate::sources::{Center, Lost, PublishError, Seen, Told, Version, tell};
 
-/// How often the key is read though nothing was told: finds connections that only look alive.
+/// How often the key's version is asked for though nothing was told: finds connections that only look alive.
 const LOOK: Duration = Duration::from_secs(3);
 
 /// A key of etcd.
@@ -39,15 +39,28 @@ impl EtcdCenter {
         let mut client = self.client().await?;
         let answer = in_time(client.get(self.key.as_bytes(), None)).await?;
         let revision = answer.header().map_or(0, |header| header.revision());
-        Ok((seen(answer.kvs().first())?, revision))
+        Ok((seen(answer.kvs().first()), revision))
+    }
+
+    /// Looks whether there is another version; reads the text only if there is.
+    async fn look_again(&self, last: &Seen) -> Result<Seen, Lost> {
+        let mut client = self.client().await?;
+        let answer = in_time(client.get(self.key.as_bytes(), Some(GetOptions::new().with_keys_only()))).await?;
+        if version(answer.kvs().first()) == last.version {
+            return Ok(last.clone());
+        }
+        Ok(self.look().await?.0)
     }
 }
 
-fn seen(entry: Option<&KeyValue>) -> Result<Seen, Lost> {
-    let Some(entry) = entry else { return Ok(Seen { text: None, version: Version::Absent }) };
+fn version(entry: Option<&KeyValue>) -> Version {
+    entry.map_or(Version::Absent, |entry| Version::At(entry.mod_revision().to_string()))
+}
+
+fn seen(entry: Option<&KeyValue>) -> Seen {
     // A document that is no text is shown as good as can be: the control path refuses it and says why.
-    let text = String::from_utf8_lossy(entry.value()).into_owned();
-    Ok(Seen { text: Some(text), version: Version::At(entry.mod_revision().to_string()) })
+    let text = entry.map(|entry| String::from_utf8_lossy(entry.value()).into());
+    Seen { text, version: version(entry) }
 }
 
 #[async_trait]
@@ -66,8 +79,8 @@ impl Center for EtcdCenter {
 
     async fn watch(&self, told: &watch::Sender<Told>) -> Lost {
         let watched = async {
-            let (first, revision) = self.look().await?;
-            tell(told, first);
+            let (mut last, revision) = self.look().await?;
+            tell(told, last.clone());
             let mut client = self.client().await?;
             let options = WatchOptions::new().with_start_revision(revision + 1);
             let mut stream = in_time(client.watch(self.key.as_bytes(), Some(options))).await?;
@@ -84,10 +97,11 @@ impl Center for EtcdCenter {
                         }
                         let Some(event) = message.events().last() else { continue };
                         let entry = event.kv().filter(|_| event.event_type() == EventType::Put);
-                        tell(told, seen(entry)?);
+                        last = seen(entry);
                     }
-                    _ = looks.tick() => tell(told, self.look().await?.0),
+                    _ = looks.tick() => last = self.look_again(&last).await?,
                 }
+                tell(told, last.clone());
             }
         };
         let Err(lost) = watched.await as Result<std::convert::Infallible, Lost>;

@@ -16,7 +16,7 @@ use super::{Connection, Push, Pushes, Server};
 use crate::conf::NacosDocument;
 use crate::sources::{Center, Lost, PublishError, Seen, Told, Version, tell};
 
-/// How often the configuration is read though nothing was pushed: finds connections that only look alive.
+/// How often the server is asked for changes though nothing was pushed: finds connections that only look alive.
 const LOOK: Duration = Duration::from_secs(3);
 
 /// Pauses before looks that follow a push which told of nothing new, in milliseconds.
@@ -93,7 +93,7 @@ impl NacosCenter {
         let text = config.content.unwrap_or_default();
         // The MD5 is what a write is compared with; the text itself tells versions apart just as well.
         let version = config.md5.filter(|md5| !md5.is_empty()).unwrap_or_else(|| text.clone());
-        Ok(Seen { text: Some(text), version: Version::At(version) })
+        Ok(Seen { text: Some(text.into()), version: Version::At(version) })
     }
 
     /// Asks to be told of changes; true if there was one already.
@@ -114,6 +114,7 @@ impl NacosCenter {
         let mut looks = tokio::time::interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut listened: Option<Version> = None;
+        let mut last: Option<Seen> = None;
         loop {
             // The first tick is at once.
             let pushed = tokio::select! {
@@ -123,6 +124,14 @@ impl NacosCenter {
                     _ => continue,
                 },
             };
+            let known = last.take().filter(|last| !pushed && listened.as_ref() == Some(&last.version));
+            if let Some(known) = known {
+                // The server compares the MD5, so that a document which is the same is not sent again and again.
+                if !self.listen(&connection, &known).await? {
+                    tell(told, last.insert(known).clone());
+                    continue;
+                }
+            }
             let mut seen = self.look(&connection).await?;
             for pause in if pushed { &AGAIN[..] } else { &[] } {
                 // A push may be faster than what it tells of.
@@ -140,7 +149,7 @@ impl NacosCenter {
                     seen = self.look(&connection).await?;
                 }
             }
-            tell(told, seen);
+            tell(told, last.insert(seen).clone());
         }
     }
 }

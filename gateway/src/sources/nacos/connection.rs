@@ -15,8 +15,9 @@ use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
+use super::login::Pass;
 use super::message::{Payload, ServiceInfo, Verdict, setup};
-use super::{DEADLINE, Server, login};
+use super::{DEADLINE, Server};
 use crate::sources::Lost;
 
 /// Largest message: a document may have 16 MiB, and what is larger is to be refused as a document.
@@ -30,7 +31,7 @@ const UNREGISTERED: i64 = 301;
 #[derive(Clone)]
 pub(crate) struct Connection {
     channel: Channel,
-    headers: Arc<HashMap<String, String>>,
+    pass: Option<Arc<Pass>>,
     opened: Instant,
 }
 
@@ -70,12 +71,11 @@ impl Connection {
     /// Connects, logs in and introduces itself.
     pub(crate) async fn open(server: &Server) -> Result<(Self, Pushes), Lost> {
         let opened = async {
-            let token = login::token(server).await?;
             let uri = format!("http://{}:{}", server.conf.address.host(), server.conf.grpc_port());
             let endpoint = Endpoint::from_shared(uri).map_err(Lost::because)?.connect_timeout(DEADLINE);
             let channel = endpoint.connect().await.map_err(|error| Lost(chain(&error)))?;
-            let headers = token.map(|token| ("accessToken".to_owned(), token)).into_iter().collect();
-            let connection = Self { channel, headers: Arc::new(headers), opened: Instant::now() };
+            let pass = Pass::of(server).map(Arc::new);
+            let connection = Self { channel, pass, opened: Instant::now() };
             let _: Value = connection.call("ServerCheckRequest", json!({"module": "internal"})).await?;
             let pushes = connection.listen(server.tenant()).await?;
             // Answered as soon as the connection is known.
@@ -107,10 +107,16 @@ impl Connection {
         if verdict.is_good() { Ok(()) } else { Err(Lost(format!("{kind}: {}", verdict.problem()))) }
     }
 
+    /// What every request carries.
+    async fn headers(&self) -> Result<HashMap<String, String>, Lost> {
+        let Some(pass) = &self.pass else { return Ok(HashMap::new()) };
+        Ok(HashMap::from([("accessToken".to_owned(), pass.token().await?)]))
+    }
+
     async fn call<A: DeserializeOwned>(&self, kind: &str, body: Value) -> Result<A, Lost> {
         let mut grpc = Grpc::new(self.channel.clone()).max_decoding_message_size(LARGEST);
         grpc.ready().await.map_err(|error| Lost(chain(&error)))?;
-        let payload = Payload::new(kind, HashMap::clone(&self.headers), &body);
+        let payload = Payload::new(kind, self.headers().await?, &body);
         let answer = grpc.unary(
             tonic::Request::new(payload),
             PathAndQuery::from_static("/Request/request"),
@@ -123,7 +129,7 @@ impl Connection {
 
     async fn listen(&self, tenant: &str) -> Result<Pushes, Lost> {
         let (answers, outgoing) = mpsc::channel(16);
-        let first = Payload::new("ConnectionSetupRequest", HashMap::clone(&self.headers), &setup(tenant));
+        let first = Payload::new("ConnectionSetupRequest", self.headers().await?, &setup(tenant));
         // There is room for one.
         let _ = answers.try_send(first);
         let outgoing = stream::unfold(outgoing, |mut outgoing| async { Some((outgoing.recv().await?, outgoing)) });
