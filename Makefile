@@ -3,7 +3,7 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: help tools demo test fmt lint unit e2e bench bench-faults soak memory compare deny sbom fuzz docker-lint docs release schema clean
+.PHONY: help tools demo test fmt lint unit e2e bench bench-faults scale soak memory compare deny sbom fuzz docker-lint docs release schema clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,12 @@ bench: tools ## Compare with bare pingora, nginx, HAProxy, Envoy and Traefik; wr
 
 bench-faults: tools ## Compare with Envoy while upstreams fail; writes target/bench/faults.md
 	@./e2e/bench/run.sh faults
+
+scale: tools ## 10,000 instances in 1,000 services: time of a change, CPU and memory of discovery, with a release build
+	@./e2e/setup.sh
+	@echo "scale: building (some minutes)"
+	@cargo build --locked --release -p serin --bin serin
+	@SERIN_BIN="$$(realpath "$${CARGO_TARGET_DIR:-target}")/release/serin" cargo test --locked -p serin-e2e --test scale -- --ignored --nocapture
 
 soak: tools ## Ten minutes of a mix of everything (SOAK_SECONDS); fails if memory, descriptors or tasks grow
 	@echo "soak: building (some minutes the first time)"

@@ -26,6 +26,11 @@ if ! command -v curl >/dev/null 2>&1; then
     echo "e2e peers: installing curl"
     $sudo apt-get install -y -q curl
 fi
+if ! command -v ip >/dev/null 2>&1; then
+    echo "e2e peers: installing iproute2"
+    $sudo apt-get update -q
+    $sudo apt-get install -y -q --no-install-recommends iproute2
+fi
 if ! command -v slowhttptest >/dev/null 2>&1; then
     echo "e2e peers: installing slowhttptest"
     $sudo apt-get update -q

@@ -30,6 +30,33 @@ async fn every_example_passes_the_check() {
     }
 }
 
+/// Documents that are to be put into a config center lie beside the bootstrap document, and are checked as if they were files.
+#[tokio::test]
+async fn what_goes_into_a_center_passes_the_check_as_well() {
+    let conf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../conf/examples");
+    let mut checked = 0;
+    for example in bootstraps(&conf) {
+        let (dir, text) = (gateway::directory(), std::fs::read_to_string(&example).unwrap_or_default());
+        let in_center =
+            |line: &&str| ["routing: { etcd", "routing: { nacos"].iter().any(|place| line.starts_with(place));
+        if !text.lines().any(|line| in_center(&line)) {
+            continue;
+        }
+        let rest = text.lines().filter(|line| !line.starts_with("routing:") && !line.starts_with("traffic:"));
+        let bootstrap = rest.chain(["routing: { file: routing.yaml }", "traffic: { file: traffic.yaml }"]);
+        let bootstrap = bootstrap.collect::<Vec<_>>().join("\n");
+        let routing = std::fs::read_to_string(example.with_file_name("routing.yaml")).unwrap_or_default();
+        let files = [("serin.yaml", &*bootstrap), ("routing.yaml", &*routing), ("traffic.yaml", "revision: 1")];
+        for (name, text) in files {
+            gateway::write_atomically(&dir.path().join(name), text);
+        }
+        let result = gateway::cli(&["check", &dir.path().join("serin.yaml").to_string_lossy()]).await;
+        assert_eq!(result.code, 0, "{}: {result:?}", example.display());
+        checked += 1;
+    }
+    assert!(checked >= 2, "etcd and Nacos");
+}
+
 #[tokio::test]
 async fn the_examples_show_what_is_promised() {
     let mut text = String::new();
@@ -42,7 +69,8 @@ async fn the_examples_show_what_is_promised() {
             text += &std::fs::read_to_string(entry.path()).unwrap_or_default();
         }
     }
-    for part in ["x-traffic-tag", "user_key", "zone_affinity", "h2c", "certificates"] {
+    let centers = ["etcd: {", "nacos: {", "zookeeper: {", "dns: {", "register:"];
+    for part in ["x-traffic-tag", "user_key", "zone_affinity", "h2c", "certificates"].into_iter().chain(centers) {
         assert!(text.contains(part), "no example has {part}");
     }
 }

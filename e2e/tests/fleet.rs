@@ -41,6 +41,7 @@ on_both! {
     a_wiped_center_takes_nothing_away
     a_hung_center_delays_no_flip
     every_replica_knows_who_flipped_and_why
+    a_huge_document_is_refused
 }
 
 async fn documents_come_from_the_center_and_flips_go_there(center: Center) {
@@ -282,6 +283,41 @@ async fn a_hung_center_delays_no_flip(center: Center) {
     assert!(fleet.center.get(TRAFFIC).await.unwrap().contains("canary: true"));
 }
 
+/// 10 MB of comments are a document, as large ones are; 20 MB are more than the 16 MiB that one may have.
+async fn a_huge_document_is_refused(center: Center) {
+    let fleet = Fleet::start(center, 1).await;
+    let gateway = &fleet.gateways[0];
+    let text = fleet.center.get(TRAFFIC).await.unwrap();
+    let padded = |megabytes: usize| format!("{text}\n#{}\n", "x".repeat(megabytes * 1_000_000));
+    if !fleet.center.try_put(TRAFFIC, &padded(20)).await {
+        // A center that does not take it has refused it for everybody.
+        assert!(matches!(fleet.center, Center::Nacos(_)), "etcd takes it");
+    } else {
+        wait::until("it to be refused", || async {
+            let refused = gateway.metrics().await.sum("serin_config_refused_total", &["document=\"traffic\""]);
+            (refused > 0.0).then_some(())
+        })
+        .await;
+        let status = gateway.admin_get("/readyz?verbose").await["documents"]["traffic"].clone();
+        assert_eq!(status["center"]["reachable"], true, "{status}");
+        assert!(status["refused"]["problems"].to_string().contains("at most 16777216"), "{status}");
+    }
+    assert_eq!(fleet.version_at(0, "anybody").await, "v1");
+    fleet
+        .center
+        .put(TRAFFIC, &padded(10).replace("\"v1\":\"100%\",\"v2\":\"0%\"", "\"v1\":\"0%\",\"v2\":\"100%\""))
+        .await;
+    wait::until("the large one to be in force", || async {
+        (fleet.version_at(0, "anybody").await == "v2").then_some(())
+    })
+    .await;
+    // A flip makes a small one of it.
+    let written = gateway.set_switch("canary", true, None).await.json();
+    assert!(written["warning"].is_null(), "{written}");
+    assert_eq!(fleet.version_at(0, "anybody").await, "v1");
+    assert!(fleet.center.get(TRAFFIC).await.unwrap().len() < 10_000);
+}
+
 async fn every_replica_knows_who_flipped_and_why(center: Center) {
     let fleet = Fleet::start(center, 3).await;
     // One was not there when it happened.
@@ -330,23 +366,6 @@ async fn a_fleet_begins_without_a_traffic_document() {
     let _ = gateway.set_weights(&[("v1", "0%"), ("v2", "100%")]).await;
     assert_eq!(Call::get("/").user("anybody").to(gateway.http()).await.origin(), "v2-a");
     assert!(center.get(TRAFFIC).await.unwrap().contains("revision: 2"));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_document_of_ten_megabytes_is_refused() {
-    let fleet = Fleet::start(Center::nacos().await, 1).await;
-    let gateway = &fleet.gateways[0];
-    let huge = format!("services: {{}}\n# {}\n", "x".repeat(10 << 20)).repeat(2);
-    // What the center does not take is no document; what it takes is refused.
-    if fleet.center.try_put(TRAFFIC, &huge).await {
-        wait::until("it to be refused", || async {
-            let refused = gateway.metrics().await.sum("serin_config_refused_total", &["document=\"traffic\""]);
-            (refused > 0.0).then_some(())
-        })
-        .await;
-    }
-    assert_eq!(fleet.version_at(0, "anybody").await, "v1");
-    let _ = gateway.set_switch("canary", true, None).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

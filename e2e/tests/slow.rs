@@ -22,8 +22,8 @@ use serin_e2e::{Call, Gateway, wait};
 const DELAY: Duration = Duration::from_millis(500);
 /// Time that a byte takes: a flip takes some seconds.
 const PER_BYTE: Duration = Duration::from_millis(4);
-/// How long an operator waits at most.
-const BOUND: Duration = Duration::from_millis(1_500);
+/// How long an operator waits at most: 600 ms for his own change, and as long twice for one that is just being settled.
+const BOUND: Duration = Duration::from_millis(2_500);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_etcd_holds_up_no_operator() {

@@ -23,6 +23,9 @@ use crate::pool::identity::Identity;
 use crate::proxy::peer::Protocol;
 use crate::telemetry::metrics::{CheckMetrics, Metrics};
 
+/// Targets that may be known besides those that are checked, before the dead ones among them are dropped.
+const SPARE: usize = 256;
+
 /// What makes two checks the same one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
@@ -50,6 +53,19 @@ struct TargetState {
     streak: Streak,
     last: Option<LastCheck>,
     watchers: Vec<Watcher>,
+}
+
+impl TargetState {
+    /// A new checker takes over what an earlier one found of the instance, so that another interval does not bring a dead
+    /// instance back.
+    fn watch(&mut self, watchers: Vec<Watcher>, new: bool) {
+        if new && watchers.iter().any(|watcher| !watcher.vitals.passes_checks()) {
+            self.streak = Streak::new(false);
+        }
+        let healthy = self.streak.is_healthy();
+        watchers.iter().for_each(|watcher| watcher.vitals.set_checked(healthy));
+        self.watchers = watchers;
+    }
 }
 
 /// A service that has the instance.
@@ -122,24 +138,11 @@ impl Checks {
 
     /// Checks what is wanted from now on, and nothing else.
     pub fn apply<'a>(&self, wanted: impl Iterator<Item = Wanted<'a>>) {
-        let mut by_key: HashMap<Key, (Arc<Target>, Vec<Watcher>)> = HashMap::new();
-        for Wanted { service, vitals, target } in wanted {
-            match target {
-                None => vitals.set_checked(true),
-                Some(target) => {
-                    let entry = by_key.entry(target.key.clone()).or_insert_with(|| (Arc::clone(target), Vec::new()));
-                    entry.1.push(Watcher { service: Arc::clone(service), vitals: Arc::clone(vitals) });
-                }
-            }
-        }
+        let by_key = by_key(wanted);
         let mut running = lock(&self.running);
-        let labels = |key: &Key| (key.address, key.check.probe.name());
-        let shown: HashSet<_> = by_key.keys().map(labels).collect();
-        for (key, _) in running.extract_if(|key, _| !by_key.contains_key(key)) {
-            let (address, check) = labels(&key);
-            if !shown.contains(&(address, check)) {
-                self.metrics.forget_check(&address.to_string(), check);
-            }
+        let gone: Vec<Key> = running.keys().filter(|key| !by_key.contains_key(*key)).cloned().collect();
+        for key in &gone {
+            running.remove(key);
         }
         for (key, (target, watchers)) in by_key {
             let new = !running.contains_key(&key);
@@ -147,9 +150,55 @@ impl Checks {
             let entry = running.entry(key).or_insert_with(|| Running { target, task: None });
             self.start_task(entry);
         }
-        self.metrics.checkers.set(i64::try_from(running.len()).unwrap_or(i64::MAX));
+        self.forget(&running, &gone);
         drop(running);
         lock(&self.known).retain(|_, target| target.strong_count() > 0);
+    }
+
+    /// Checks what is wanted of some services from now on, in place of what they had; everything else stays as it is.
+    pub fn exchange<'a>(
+        &self,
+        services: &HashSet<&str>,
+        had: impl Iterator<Item = &'a Arc<Target>>,
+        wanted: impl Iterator<Item = Wanted<'a>>,
+    ) {
+        let mut by_key = by_key(wanted);
+        for target in had {
+            by_key.entry(target.key.clone()).or_insert_with(|| (Arc::clone(target), Vec::new()));
+        }
+        let mut running = lock(&self.running);
+        let mut gone = Vec::new();
+        for (key, (target, watchers)) in by_key {
+            let known = running.get(&key).map(|running| Arc::clone(&running.target));
+            let new = known.is_none();
+            let target = known.unwrap_or(target);
+            if target.exchange(services, watchers, new) {
+                let entry = running.entry(key).or_insert_with(|| Running { target, task: None });
+                self.start_task(entry);
+            } else if running.remove(&key).is_some() {
+                gone.push(key);
+            }
+        }
+        self.forget(&running, &gone);
+        let most = 2 * running.len() + SPARE;
+        drop(running);
+        let mut known = lock(&self.known);
+        if known.len() > most {
+            known.retain(|_, target| target.strong_count() > 0);
+        }
+    }
+
+    /// Drops the series of checks that ended, if there is no other one of the same name.
+    fn forget(&self, running: &HashMap<Key, Running>, gone: &[Key]) {
+        self.metrics.checkers.set(i64::try_from(running.len()).unwrap_or(i64::MAX));
+        if gone.is_empty() {
+            return;
+        }
+        let labels = |key: &Key| (key.address, key.check.probe.name());
+        let shown: HashSet<_> = running.keys().map(labels).collect();
+        for (address, check) in gone.iter().map(labels).filter(|labels| !shown.contains(labels)) {
+            self.metrics.forget_check(&address.to_string(), check);
+        }
     }
 
     /// Runs the checks on the runtime it is called on, now and whatever comes into force later.
@@ -164,6 +213,21 @@ impl Checks {
             running.task = Some(task.abort_handle());
         }
     }
+}
+
+/// What is wanted, by check. What is not checked is taken for healthy.
+fn by_key<'a>(wanted: impl Iterator<Item = Wanted<'a>>) -> HashMap<Key, (Arc<Target>, Vec<Watcher>)> {
+    let mut by_key: HashMap<Key, (Arc<Target>, Vec<Watcher>)> = HashMap::new();
+    for Wanted { service, vitals, target } in wanted {
+        match target {
+            None => vitals.set_checked(true),
+            Some(target) => {
+                let entry = by_key.entry(target.key.clone()).or_insert_with(|| (Arc::clone(target), Vec::new()));
+                entry.1.push(Watcher { service: Arc::clone(service), vitals: Arc::clone(vitals) });
+            }
+        }
+    }
+    by_key
 }
 
 impl Target {
@@ -188,16 +252,18 @@ impl Target {
         lock(&self.state).last.clone()
     }
 
-    /// Tells these services from now on. A new checker takes over what an earlier one found of the instance, so that
-    /// another interval does not bring a dead instance back.
+    /// Tells these services from now on.
     fn watch(&self, watchers: Vec<Watcher>, new: bool) {
+        lock(&self.state).watch(watchers, new);
+    }
+
+    /// Tells these watchers in place of those that some services had; true if anybody is left.
+    fn exchange(&self, services: &HashSet<&str>, mut watchers: Vec<Watcher>, new: bool) -> bool {
         let mut state = lock(&self.state);
-        if new && watchers.iter().any(|watcher| !watcher.vitals.passes_checks()) {
-            state.streak = Streak::new(false);
-        }
-        let healthy = state.streak.is_healthy();
-        watchers.iter().for_each(|watcher| watcher.vitals.set_checked(healthy));
-        state.watchers = watchers;
+        let others = std::mem::take(&mut state.watchers).into_iter();
+        watchers.extend(others.filter(|watcher| !services.contains(&*watcher.service)));
+        state.watch(watchers, new);
+        !state.watchers.is_empty()
     }
 
     fn note(&self, result: Result<(), Reason>) {
@@ -318,6 +384,39 @@ mod tests {
         assert_eq!((a.health(), b.health(), bench.running()), (Health::Healthy, Health::Unhealthy, 1));
         bench.apply(&[(&a, None)]);
         assert_eq!(bench.running(), 0);
+    }
+
+    #[test]
+    fn other_instances_of_a_service_leave_the_checks_of_others_alone() {
+        let bench = Bench::new();
+        let [shared, own, new] = [1, 2, 3].map(|port| bench.target(TCP, port));
+        let (services, all): ([Arc<str>; 2], _) = (["s".into(), "t".into()], [vitals(), vitals(), vitals(), vitals()]);
+        let wanted = |service: usize, of: usize, target| Wanted {
+            service: &services[service],
+            vitals: &all[of],
+            target: Some(target),
+        };
+        bench.checks.apply([wanted(0, 0, &shared), wanted(0, 1, &own), wanted(1, 2, &shared)].into_iter());
+        for _ in 0..3 {
+            shared.note(Err(Reason::Refused));
+        }
+        // `s` loses both and gets a third one; `t` has one of the two as well.
+        let exchange = |had: &[&Arc<Target>], wanted: Vec<Wanted<'_>>| {
+            bench.checks.exchange(&HashSet::from(["s"]), had.iter().copied(), wanted.into_iter());
+        };
+        exchange(&[&shared, &own], vec![wanted(0, 3, &new)]);
+        assert_eq!((bench.running(), lock(&shared.state).watchers.len()), (2, 1));
+        assert_eq!(all[3].health(), Health::Healthy);
+        for _ in 0..3 {
+            new.note(Err(Reason::Refused));
+        }
+        assert_eq!((all[2].health(), all[3].health()), (Health::Unhealthy, Health::Unhealthy));
+        // Back: what is known of the shared one is known of it in `s` as well.
+        exchange(&[&new], vec![wanted(0, 0, &shared)]);
+        assert_eq!((bench.running(), lock(&shared.state).watchers.len()), (1, 2));
+        assert_eq!(all[0].health(), Health::Unhealthy);
+        exchange(&[&shared], vec![]);
+        assert_eq!((bench.running(), lock(&shared.state).watchers.len()), (1, 1));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -36,11 +37,11 @@ pub fn breathe() {
     }
 }
 
-/// A list that breathes after each of its items.
+/// A list that many share, which breathes after each of its items.
 ///
 /// # Errors
 /// Those of its items.
-pub fn list<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+pub fn list<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<Vec<T>>, D::Error> {
     struct Items<T>(PhantomData<T>);
 
     impl<'de, T: Deserialize<'de>> Visitor<'de> for Items<T> {
@@ -60,7 +61,7 @@ pub fn list<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> 
         }
     }
 
-    deserializer.deserialize_seq(Items(PhantomData))
+    deserializer.deserialize_seq(Items(PhantomData)).map(Arc::new)
 }
 
 #[cfg(test)]
@@ -86,7 +87,7 @@ mod tests {
     fn a_list_is_what_it_would_be_without_rests() {
         let text = serde_json::to_string(&(0..1000).collect::<Vec<u64>>()).unwrap();
         let read = |text: &str| list::<u64, _>(&mut serde_json::Deserializer::from_str(text));
-        assert_eq!(at_ease(|| read(&text)).unwrap(), (0..1000).collect::<Vec<_>>());
+        assert_eq!(*at_ease(|| read(&text)).unwrap(), (0..1000).collect::<Vec<_>>());
         assert!(read("[1, true]").unwrap_err().to_string().contains("expected u64"));
         assert!(read("{}").unwrap_err().to_string().contains("expected a list"));
     }

@@ -25,6 +25,8 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use self::desk::Desk;
+#[cfg(test)]
+pub(crate) use self::listed::plain;
 use crate::conf::{self, FromRegistry};
 use crate::sources::Lost;
 

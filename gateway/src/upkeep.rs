@@ -9,10 +9,11 @@ use pingora::services::background::BackgroundService;
 
 use crate::checks::{Checks, Wanted};
 use crate::conf::Routing;
-use crate::control::generation::Generation;
+use crate::control::generation::{Generation, ServiceSide};
 use crate::pool::keeper::{Keeper, TICK};
 use crate::telemetry::metrics::{Metrics, STATES};
 use serin_core::instance::Health;
+use serin_core::snapshot::Service;
 
 /// Health checks and connection pools.
 pub struct Upkeep {
@@ -49,11 +50,20 @@ impl Upkeep {
         *in_force = Some(Arc::clone(&generation.routing));
     }
 
-    /// Takes over a generation in which nothing is new but instances of some services, by position. Series of instances
-    /// that left go a little later.
-    pub fn repopulate(&self, generation: &Generation, services: &[usize]) {
+    /// Takes over a generation in which nothing is new but instances of some services, by position; nothing else is looked
+    /// at, if `before` is what was in force. Series of instances that left go a little later.
+    pub fn repopulate(&self, before: &Generation, generation: &Generation, services: &[usize]) {
         let mut in_force = self.in_force.lock().unwrap_or_else(PoisonError::into_inner);
-        self.take_over(generation);
+        if in_force.as_ref().is_some_and(|routing| Arc::ptr_eq(routing, &before.routing)) {
+            let had = || services.iter().map(|&at| &before.services[at]);
+            let has = || services.iter().map(|&at| (&generation.core.services[at], &generation.services[at]));
+            let pools = has().flat_map(|(_, side)| side.pools.iter().zip(&side.peers));
+            self.keeper.exchange(had().flat_map(|side| &side.pools), pools, Instant::now());
+            let names = has().map(|(service, _)| &*service.name).collect();
+            self.checks.exchange(&names, had().flat_map(|side| &side.checks), has().flat_map(wanted));
+        } else {
+            self.take_over(generation);
+        }
         self.metrics.keep_instances(generation, services);
         *in_force = Some(Arc::clone(&generation.routing));
     }
@@ -61,15 +71,17 @@ impl Upkeep {
     fn take_over(&self, generation: &Generation) {
         let pools = generation.services.iter().flat_map(|side| side.pools.iter().zip(&side.peers));
         self.keeper.apply(pools, Instant::now());
-        let services = || generation.core.services.iter().zip(&generation.services);
-        self.checks.apply(services().flat_map(|(service, side)| {
-            service.instances.iter().enumerate().map(|(at, instance)| Wanted {
-                service: &service.name,
-                vitals: &instance.vitals,
-                target: side.checks.get(at),
-            })
-        }));
+        self.checks.apply(generation.core.services.iter().zip(&generation.services).flat_map(wanted));
     }
+}
+
+/// What is to be checked of a service.
+fn wanted<'a>((service, side): (&'a Arc<Service>, &'a Arc<ServiceSide>)) -> impl Iterator<Item = Wanted<'a>> {
+    service.instances.iter().enumerate().map(|(at, instance)| Wanted {
+        service: &service.name,
+        vitals: &instance.vitals,
+        target: side.checks.get(at),
+    })
 }
 
 /// Tells the metrics what the instances of a generation are like just now.

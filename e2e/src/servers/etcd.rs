@@ -69,6 +69,8 @@ impl Etcd {
             command.args(["--listen-client-urls", &clients, "--advertise-client-urls", &format!("http://{address}")]);
             command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
             command.args(["--initial-cluster", &format!("default={peer}"), "--log-level", "warn"]);
+            // Usual is 1.5 MiB; tests write documents that are too large for gateways.
+            command.args(["--max-request-bytes", "67108864"]);
             command.args(&more);
             command
         });

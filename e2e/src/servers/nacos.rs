@@ -89,6 +89,8 @@ impl Nacos {
                 .env("RNACOS_HTTP_CONSOLE_PORT", console.port().to_string())
                 .env("RNACOS_DATA_DIR", dir.join("data"))
                 .env("RNACOS_HTTP_WORKERS", "1")
+                // Usual are 10 MiB; tests write documents that are too large for gateways.
+                .env("RNACOS_CONFIG_MAX_CONTENT", "67108864")
                 .env("RNACOS_INIT_ADMIN_USERNAME", "admin")
                 .env("RNACOS_INIT_ADMIN_PASSWORD", "admin")
                 .env("RUST_LOG", "warn")

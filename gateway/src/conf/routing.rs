@@ -54,7 +54,7 @@ pub struct Routing {
     pub services: IndexMap<Name, Arc<Service>>,
     /// Routes. The most specific that matches is taken; of equally specific ones the first.
     #[serde(deserialize_with = "ease::list")]
-    pub routes: Vec<Route>,
+    pub routes: Arc<Vec<Route>>,
 }
 
 impl Routing {

@@ -217,7 +217,7 @@ impl Workshop {
         let mut sides = Vec::with_capacity(routing.routes.len());
         let none: Arc<str> = "none".into();
         let limited = previous.map(limited_routes).unwrap_or_default();
-        for conf in &routing.routes {
+        for conf in routing.routes.iter() {
             let route = route::build(conf, positions)?;
             let service = route::service(&route).map(|at| &services[at]);
             let subsets = service.map_or(Vec::new(), |s| s.subsets.iter().map(|u| Arc::clone(&u.name)).collect());
@@ -283,5 +283,41 @@ fn in_force(service: &Service, traffic: &Traffic) -> ServiceTraffic {
         },
         balancer_switch: traffic.switches.balancer.is_on(&service.name),
         canary_switch: traffic.switches.canary.is_on(&service.name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::tests::control;
+
+    #[test]
+    fn other_instances_of_a_service_build_that_service_and_nothing_else() {
+        let (_dir, control) = control("127.0.0.1:0");
+        let current = control.current();
+        let mut routing = Routing::clone(&current.routing);
+        let users = Arc::clone(&routing.services[0]);
+        routing.services.extend(["orders", "mail"].map(|name| (name.parse().unwrap(), Arc::clone(&users))));
+        let before = control.workshop.build(&Arc::new(routing), &current.traffic, (2, 1), Some(&current)).unwrap();
+        let (name, conf) = before.routing.services.get_index(0).unwrap();
+        let mut conf = conf::Service::clone(conf);
+        conf.instances.push(crate::registries::plain("127.0.0.1:65001".parse().unwrap()));
+        let changes = [(name.clone(), Arc::new(conf))];
+        let after = control.workshop.repopulate(&before, &changes).unwrap();
+        assert_eq!(after.core.services[0].instances.len(), before.core.services[0].instances.len() + 1);
+        assert!(!Arc::ptr_eq(&after.services[0], &before.services[0]));
+        for at in 1..before.services.len() {
+            assert!(Arc::ptr_eq(&after.core.services[at], &before.core.services[at]));
+            assert!(Arc::ptr_eq(&after.services[at], &before.services[at]));
+        }
+        assert!(Arc::ptr_eq(&after.core.routes, &before.core.routes) && Arc::ptr_eq(&after.routes, &before.routes));
+        assert!(Arc::ptr_eq(&after.routing.routes, &before.routing.routes), "documents have 10,000 of them");
+        assert!(Arc::ptr_eq(&after.traffic, &before.traffic));
+        // What was there stays: vitals, pools and limits of the instances that are in both.
+        for (old, pool) in before.core.services[0].instances.iter().zip(&before.services[0].pools) {
+            let new = after.core.services[0].instances.iter().position(|new| new.address == old.address).unwrap();
+            assert!(Arc::ptr_eq(&after.core.services[0].instances[new].vitals, &old.vitals));
+            assert!(Arc::ptr_eq(&after.services[0].pools[new], pool));
+        }
     }
 }

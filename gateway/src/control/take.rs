@@ -222,7 +222,7 @@ impl Control {
         match self.workshop.repopulate(&current, &changes) {
             Ok(generation) => {
                 let positions: Vec<usize> = changes.iter().filter_map(|(name, _)| generation.service(name)).collect();
-                self.workshop.upkeep.repopulate(&generation, &positions);
+                self.workshop.upkeep.repopulate(&current, &generation, &positions);
                 self.put_in_force(generation);
                 let services = changes.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
                 tracing::info!(services, took = ?began.elapsed(), "instances in force");

@@ -28,6 +28,12 @@ struct Kept {
     peer: Option<HttpPeer>,
 }
 
+impl Kept {
+    fn new(pool: &Arc<InstancePool>, peer: &HttpPeer) -> Self {
+        Self { pool: Arc::clone(pool), peer: pool.keeps_tls_ready().then(|| peer.clone()) }
+    }
+}
+
 /// What makes TLS connections in advance: they belong to the runtime on which requests are served.
 pub struct Dialer {
     /// That runtime.
@@ -50,8 +56,7 @@ impl Keeper {
         for (pool, peer) in in_force {
             stay.insert(Arc::as_ptr(pool));
             if !known.contains(&Arc::as_ptr(pool)) {
-                let peer = pool.keeps_tls_ready().then(|| peer.clone());
-                new.push(Kept { pool: Arc::clone(pool), peer });
+                new.push(Kept::new(pool, peer));
             }
         }
         for kept in pools.iter_mut().filter(|kept| !stay.contains(&Arc::as_ptr(&kept.pool))) {
@@ -59,6 +64,29 @@ impl Keeper {
             kept.pool.retire(now);
         }
         pools.extend(new);
+    }
+
+    /// Takes over the pools of some services in place of those that they had.
+    pub fn exchange<'a>(
+        &self,
+        had: impl Iterator<Item = &'a Arc<InstancePool>>,
+        in_force: impl Iterator<Item = (&'a Arc<InstancePool>, &'a HttpPeer)>,
+        now: Instant,
+    ) {
+        let mut gone: HashSet<_> = had.map(Arc::as_ptr).collect();
+        let mut pools = self.lock();
+        for (pool, peer) in in_force {
+            if !gone.remove(&Arc::as_ptr(pool)) {
+                pools.push(Kept::new(pool, peer));
+            }
+        }
+        if gone.is_empty() {
+            return;
+        }
+        for kept in pools.iter_mut().filter(|kept| gone.contains(&Arc::as_ptr(&kept.pool))) {
+            kept.peer = None;
+            kept.pool.retire(now);
+        }
     }
 
     /// Looks at every pool once.

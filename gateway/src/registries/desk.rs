@@ -17,8 +17,9 @@ use super::snapshot;
 use crate::conf::Instance;
 use crate::telemetry::metrics::Metrics;
 
-/// Least time between two snapshots on disk.
-const SNAPSHOT: Duration = Duration::from_secs(2);
+/// Least and longest pause between two snapshots on disk. Between them it is a hundred times what the last one took, so that
+/// the disk is left to others.
+const SNAPSHOT: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(30));
 
 /// What checks say of an instance of a service: none if it is not checked.
 pub(super) type Opinion<'a> = &'a dyn Fn(&Query, SocketAddr) -> Option<bool>;
@@ -49,7 +50,8 @@ struct State {
     /// Why single services have no news.
     failing: BTreeMap<Query, String>,
     unsaved: bool,
-    saved: Option<Instant>,
+    /// When the next snapshot may be written.
+    save_from: Option<Instant>,
 }
 
 /// How a registry stands.
@@ -256,16 +258,19 @@ impl Desk {
     pub(super) fn save(&self, now: Instant) {
         let lists: Vec<(Query, List)> = {
             let mut state = self.lock();
-            if !state.unsaved || state.saved.is_some_and(|saved| now.saturating_duration_since(saved) < SNAPSHOT) {
+            if !state.unsaved || state.save_from.is_some_and(|from| now < from) {
                 return;
             }
-            (state.unsaved, state.saved) = (false, Some(now));
+            state.unsaved = false;
             let good = |(query, shelf): (&Query, &Shelf)| Some((query.clone(), shelf.accepted()?.clone()));
             state.shelves.iter().filter_map(good).collect()
         };
-        if let Err(error) = snapshot::write(&self.path, &lists) {
+        let written = snapshot::write(&self.path, &lists);
+        let mut state = self.lock();
+        state.save_from = Some(now + (100 * now.elapsed()).clamp(SNAPSHOT.0, SNAPSHOT.1));
+        if let Err(error) = written {
             tracing::error!(path = %self.path.display(), %error, "the instances of a registry could not be kept");
-            self.lock().unsaved = true;
+            state.unsaved = true;
         }
     }
 

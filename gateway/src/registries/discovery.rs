@@ -1,6 +1,6 @@
 //! All registries of a gateway: starts them, gathers what changed for a moment, and has the services concerned built.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use crate::telemetry::metrics::Metrics;
 const GATHER: Duration = Duration::from_millis(5);
 /// Least time between two builds: whatever flaps costs one build in this time.
 const DEBOUNCE: Duration = Duration::from_millis(100);
-/// How often lists that are held back are looked at, and what is good is written to disk.
+/// How often lists that are held back are looked at, and it is looked whether something is to be written to disk.
 const TICK: Duration = Duration::from_millis(500);
 /// How long a start waits for the first answers, if nothing is on disk.
 pub(crate) const START: Duration = Duration::from_secs(3);
@@ -118,8 +118,11 @@ impl Discovery {
         if changed.values().all(BTreeSet::is_empty) {
             return Vec::new();
         }
+        let named: HashSet<&str> = changed.values().flatten().map(|query| &*query.service).collect();
         let of = |(name, service): (&Name, &Arc<Service>)| {
             let registry = service.registry.as_ref()?;
+            // Most services are not concerned: nothing is made for them.
+            named.get(registry.service.as_deref().unwrap_or(name))?;
             let query = Query::new(name, registry);
             changed.get(&registry.from).filter(|changed| changed.contains(&query))?;
             let list = self.list(name, service).filter(|list| **list != *service.instances)?;
@@ -134,11 +137,26 @@ impl Discovery {
         self.desks.iter().map(|(name, desk)| (name.to_string(), desk.status(now))).collect()
     }
 
+    /// Writes what is good to disk, now and then. No change waits for that.
+    async fn keep(self: Arc<Self>) {
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let discovery = Arc::clone(&self);
+            let save = move || discovery.desks.values().for_each(|desk| desk.save(Instant::now()));
+            if let Err(error) = tokio::task::spawn_blocking(save).await {
+                tracing::error!(%error, "the instances of registries could not be kept");
+            }
+        }
+    }
+
     /// Has services built whenever their lists change, for as long as the process lives.
     pub(crate) async fn follow(self: Arc<Self>, control: Arc<Control>) {
         if self.desks.is_empty() {
             return;
         }
+        tokio::spawn(Arc::clone(&self).keep());
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -154,7 +172,6 @@ impl Discovery {
                 if rung || discovery.desks.values().any(|desk| desk.holds()) {
                     control.populate();
                 }
-                discovery.desks.values().for_each(|desk| desk.save(Instant::now()));
             };
             if let Err(error) = tokio::task::spawn_blocking(work).await {
                 tracing::error!(%error, "instances could not be taken over");

@@ -14,10 +14,7 @@ use super::register::{Registrar, told};
 use super::{LOOK, Registry};
 use crate::conf::{self, Instance, Registration};
 use crate::sources::Lost;
-use crate::sources::etcd::{Cluster, in_time};
-
-/// Largest answer: some 100,000 instances.
-const LARGEST: usize = 64 << 20;
+use crate::sources::etcd::{Cluster, LARGEST, in_time};
 
 /// Instances below a prefix.
 pub(super) struct EtcdRegistry {
@@ -113,7 +110,7 @@ impl Registry for EtcdRegistry {
         desk.alive();
         tell(desk, &known, |_| true);
         let options = WatchOptions::new().with_prefix().with_start_revision(revision + 1);
-        let mut watcher = client.watch_client();
+        let mut watcher = client.watch_client().max_decoding_message_size(LARGEST);
         let mut stream = in_time(watcher.watch(&*self.prefix, Some(options))).await?;
         let mut looks = tokio::time::interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);

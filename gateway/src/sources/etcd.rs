@@ -9,6 +9,8 @@ use etcd_client::{Certificate, Client, ConnectOptions, Identity, TlsOptions};
 use super::{Lost, password};
 use crate::conf::EtcdServer;
 
+/// Largest answer: some 100,000 instances; and a document may have 16 MiB, and what is larger is to be refused as a document.
+pub(crate) const LARGEST: usize = 64 << 20;
 /// How long a request may take.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(2);
 /// How often the connection is asked whether it is still there, and how long an answer may take.

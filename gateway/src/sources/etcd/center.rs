@@ -7,7 +7,7 @@ use etcd_client::{Client, Compare, CompareOp, EventType, GetOptions, KeyValue, T
 use tokio::sync::{OnceCell, watch};
 use tokio::time::MissedTickBehavior;
 
-use super::{Cluster, in_time};
+use super::{Cluster, LARGEST, in_time};
 use crate::conf::EtcdDocument;
 use crate::sources::{Center, Lost, PublishError, Seen, Told, Version, tell};
 
@@ -36,8 +36,8 @@ impl EtcdCenter {
 
     /// Reads the key, and the store's revision at which it was read.
     async fn look(&self) -> Result<(Seen, i64), Lost> {
-        let mut client = self.client().await?;
-        let answer = in_time(client.get(self.key.as_bytes(), None)).await?;
+        let mut reader = self.client().await?.kv_client().max_decoding_message_size(LARGEST);
+        let answer = in_time(reader.get(self.key.as_bytes(), None)).await?;
         let revision = answer.header().map_or(0, |header| header.revision());
         Ok((seen(answer.kvs().first()), revision))
     }
@@ -81,9 +81,9 @@ impl Center for EtcdCenter {
         let watched = async {
             let (mut last, revision) = self.look().await?;
             tell(told, last.clone());
-            let mut client = self.client().await?;
+            let mut watcher = self.client().await?.watch_client().max_decoding_message_size(LARGEST);
             let options = WatchOptions::new().with_start_revision(revision + 1);
-            let mut stream = in_time(client.watch(self.key.as_bytes(), Some(options))).await?;
+            let mut stream = in_time(watcher.watch(self.key.as_bytes(), Some(options))).await?;
             let mut looks = tokio::time::interval(LOOK);
             looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             looks.reset();
