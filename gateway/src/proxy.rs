@@ -57,7 +57,8 @@ use serin_core::tag::Trust;
 
 use self::ctx::{Answered, Ctx};
 use self::headers::ForwardingHeaders;
-use self::limits::Lease;
+use self::limits::Leases;
+use self::reply::Reply;
 use self::steps::Turn;
 use crate::connection::BadBody;
 use crate::connection::is_at;
@@ -146,22 +147,16 @@ impl ProxyHttp for Edge {
 
     async fn request_filter(&self, session: &mut Session, ctx: &mut Ctx) -> Result<bool> {
         let mut waited = Duration::ZERO;
-        let mut verdict = match self.inspect(session, ctx) {
-            Ok(()) => self.shed(session, ctx).or_else(|| self.route(session, ctx)),
-            Err(refusal) => Some(self.refuse(session, ctx, refusal)),
+        let verdict = match self.decide(session, ctx) {
+            Ok(verdict) => verdict,
+            Err(leases) => {
+                let asked = Instant::now();
+                let holds = leases.await;
+                ctx.mark = Instant::now();
+                waited = ctx.mark.saturating_duration_since(asked);
+                self.admit(session, ctx, &holds)
+            }
         };
-        if verdict.is_none() {
-            let holds = match self.lease(session, ctx) {
-                Lease::Known(holds) => holds,
-                Lease::Later(holds) => {
-                    let (asked, holds) = (Instant::now(), holds.await);
-                    ctx.mark = Instant::now();
-                    waited = ctx.mark.saturating_duration_since(asked);
-                    holds
-                }
-            };
-            verdict = self.admit(session, ctx, &holds);
-        }
         let verdict = verdict.or_else(|| self.check_length(session, ctx));
         self.begin_trace(session, ctx);
         ctx.mark = Instant::now();
@@ -353,6 +348,21 @@ impl ProxyHttp for Edge {
 }
 
 impl Edge {
+    /// Everything up to the limits. `Some` is an answer of our own.
+    ///
+    /// # Errors
+    /// If the request has to wait for what it needs of limits that a fleet shares.
+    fn decide(&self, session: &mut Session, ctx: &mut Ctx) -> std::result::Result<Option<Reply>, Leases> {
+        let verdict = match self.inspect(session, ctx) {
+            Ok(()) => self.shed(session, ctx).or_else(|| self.route(session, ctx)),
+            Err(refusal) => Some(self.refuse(session, ctx, refusal)),
+        };
+        match verdict {
+            None => self.lease(session, ctx).map(|holds| self.admit(session, ctx, &holds)),
+            answer => Ok(answer),
+        }
+    }
+
     /// What changes in a request's head on its way to the upstream.
     fn edit_request(&self, session: &Session, head: &mut Parts, ctx: &Ctx) -> Result<()> {
         let Some((route, service)) = ctx.chosen() else { return Ok(()) };

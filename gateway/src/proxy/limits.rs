@@ -26,13 +26,8 @@ const SOON: u64 = 1;
 /// What clients are told when the gateway or a service has no capacity left.
 const OVERLOADED: &str = "Too many requests are being served at the moment.";
 
-/// What a request has of limits that a fleet shares.
-pub(super) enum Lease {
-    /// All that it needs.
-    Known(Holds),
-    /// Whatever it has when that ends.
-    Later(Pin<Box<dyn Future<Output = Holds> + Send>>),
-}
+/// What a request has of limits that a fleet shares, when that ends.
+pub(super) type Leases = Pin<Box<dyn Future<Output = Holds> + Send>>;
 
 impl Edge {
     /// Refuses a request if the gateway as a whole is overloaded.
@@ -46,9 +41,12 @@ impl Edge {
         Some(busy())
     }
 
-    /// What a request has of limits that a fleet shares. It waits for it hardly ever, as most is leased before it is needed.
-    pub(super) fn lease(&self, session: &Session, ctx: &Ctx) -> Lease {
-        let known = || Lease::Known(Holds::new());
+    /// What a request has of limits that a fleet shares.
+    ///
+    /// # Errors
+    /// If it has to wait for it: hardly ever, as most is leased before it is needed.
+    pub(super) fn lease(&self, session: &Session, ctx: &Ctx) -> Result<Holds, Leases> {
+        let known = || Ok(Holds::new());
         let Some((generation, upstream)) = ctx.generation.as_ref().zip(ctx.upstream.as_ref()) else { return known() };
         let side = generation.services.get(upstream.service);
         let Some((side, route)) = side.zip(ctx.route.and_then(|at| generation.routes.get(at))) else { return known() };
@@ -69,7 +67,7 @@ impl Edge {
                 }
             });
         }
-        if claims.is_empty() { Lease::Known(holds) } else { Lease::Later(Box::pin(Account::wait(claims, holds))) }
+        if claims.is_empty() { Ok(holds) } else { Err(Box::pin(Account::wait(claims, holds))) }
     }
 
     /// Refuses a request that is over a rate limit or over the concurrency limit of its service.
