@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use serin_e2e::client::{Call, Conn};
+use serin_e2e::ledger::Outcome;
+use serin_e2e::load::{Load, Talk};
 use serin_e2e::origin::Behaviour;
 use serin_e2e::{Conf, Gateway, Origin, conf, wait, world};
 
@@ -90,22 +92,46 @@ async fn weighted_picks_give_the_weights() {
     }
 }
 
+/// Every pick that ships.
+const PICKS: [&str; 11] = [
+    "round_robin",
+    "random",
+    "weighted_random",
+    "weighted_round_robin",
+    "p2c",
+    "least_request",
+    "peak_ewma",
+    "adaptive",
+    "ring_hash",
+    "maglev",
+    "first",
+];
+
+/// Fault 22 of faults.md.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kill_switch_under_a_storm_fails_no_request_whatever_the_chain() {
+    for pick in PICKS {
+        let chain = json!([{"exclude_tried": {}}, {"zone_affinity": {}}, { pick: {} }]);
+        let pool = Pool::start(&[100, 200, 300], chain).await;
+        let http = pool.gateway.http();
+        let mut load = Load::start(&[(8, Talk::Keeps, http), (4, Talk::H2c, http)], "/pool");
+        for switch in ["balancer", "canary"] {
+            for on in [true, false, true, false, true, false] {
+                load.more(30).await;
+                let _ = pool.gateway.set_switch(switch, on, None).await;
+            }
+        }
+        load.more(30).await;
+        load.stop().await;
+        let outcomes = load.ledger.outcomes("GET");
+        assert!(outcomes.keys().all(|outcome| *outcome == Outcome::Answered(200)), "{pick}: {outcomes:?}");
+        assert_eq!(load.refused(), 0, "{pick}");
+    }
+}
+
 #[tokio::test]
 async fn every_pick_serves() {
-    let picks = [
-        "round_robin",
-        "random",
-        "weighted_random",
-        "weighted_round_robin",
-        "p2c",
-        "least_request",
-        "peak_ewma",
-        "adaptive",
-        "ring_hash",
-        "maglev",
-        "first",
-    ];
-    for pick in picks {
+    for pick in PICKS {
         let pool = Pool::start(&[100, 100, 100], json!([{"exclude_tried": {}}, { pick: {} }])).await;
         let picks = pool.picks(12, |number, call| call.user(number.to_string())).await;
         let distinct = tally(&picks).len();
