@@ -110,7 +110,7 @@ async fn idle_connections_are_small() {
         "tls": {"certificates": [{"cert": "edge.crt", "key": "edge.key"}]},
     }));
     let gateway = Gateway::start_in(dir, conf).await;
-    for (tls, most) in [(false, 18), (true, 32)] {
+    for (tls, most) in [(false, 30), (true, 44)] {
         let config = authority.client(&["http/1.1"]);
         let connect = || async {
             let mut conn = if tls {
