@@ -223,12 +223,13 @@ fn read<T: DeserializeOwned>(
     let shapes = shapes.map_err(|error| Problems::whole(&source.name, format!("schema: {error}")))?;
     let walked = schema::walk(&source.name, shapes, &root);
     let mut report = Report::new(&source.name, &root, walked.problems);
-    let document = walked.value.and_then(|value| match T::deserialize(&value) {
+    // Taken apart as it is read: freeing it at once would take milliseconds.
+    let document = walked.value.and_then(|value| match T::deserialize(value) {
         Ok(document) => Some(document),
         Err(error) => {
             // Read once more, now keeping track of where: that takes time which sound documents need not spend.
-            let path = serde_path_to_error::deserialize::<_, T>(&value).err();
-            match path {
+            let again = schema::walk(&source.name, shapes, &root).value;
+            match again.and_then(|value| serde_path_to_error::deserialize::<_, T>(value).err()) {
                 Some(error) => report.refused(error.path().iter(), &At::ROOT, &error.inner().to_string()),
                 None => report.say(&At::ROOT, error.to_string()),
             }
@@ -238,8 +239,10 @@ fn read<T: DeserializeOwned>(
     if let Some(document) = &document {
         checks(document, &mut report);
     }
+    let problems = report.problems;
+    root.discard();
     match document {
-        Some(document) if report.problems.is_empty() => Ok(document),
-        _ => Err(Problems::of_document(report.problems)),
+        Some(document) if problems.is_empty() => Ok(document),
+        _ => Err(Problems::of_document(problems)),
     }
 }

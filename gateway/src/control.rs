@@ -38,6 +38,7 @@ use self::generation::Generation;
 use self::history::{Entry, History};
 use self::ramp::driver::Ramps;
 use crate::conf::{self, Bootstrap, Place, Problem, Problems, Source, Traffic};
+use crate::ease;
 use crate::limits::bank::{BankService, BankStatus};
 use crate::registries::desk::RegistryStatus;
 use crate::registries::discovery::{self, Discovery};
@@ -388,17 +389,16 @@ impl Control {
 
     fn put_in_force(&self, generation: Generation) {
         let before = self.live.swap(Arc::new(generation));
-        self.free_retired();
         self.retired.lock().unwrap_or_else(PoisonError::into_inner).push(before);
     }
 
-    /// Frees the generations that nobody holds any more. Of a large one that takes milliseconds, which the last request
-    /// to hold it is not to spend.
+    /// Frees the generations that nobody holds any more, at ease. Of a large one that takes milliseconds, which the last
+    /// request to hold it is not to spend.
     fn free_retired(&self) {
         let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
         let free: Vec<_> = retired.extract_if(.., |generation| Arc::strong_count(generation) == 1).collect();
         drop(retired);
-        drop(free);
+        ease::at_ease(|| free.into_iter().filter_map(Arc::into_inner).for_each(Generation::dismantle));
     }
 
     fn conclude(&self, document: &str, began: Instant, result: Result<(), Problems>) -> Result<(), Problems> {

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use async_trait::async_trait;
+use nix::sys::prctl;
 use pingora::apps::HttpServerOptions;
 use pingora::connectors::{ConnectorOptions, TransportConnector};
 use pingora::proxy::http_proxy;
@@ -92,6 +93,10 @@ pub enum Start {
 /// # Errors
 /// If it cannot start. Nothing is left running then.
 pub fn run(bootstrap: Bootstrap, catalogue: Catalogue, start: Start) -> Result<(), StartError> {
+    if let Err(error) = prctl::set_thp_disable(true) {
+        // Zeroing a huge page takes milliseconds, in which no other thread gets the core.
+        tracing::debug!(%error, "huge pages stay as the system has them");
+    }
     let metrics = Metrics::new().map_err(|error| StartError::System("metrics", error.to_string()))?;
     let control = Arc::new(Control::start(bootstrap, catalogue, Arc::new(metrics))?);
     let bootstrap = &control.bootstrap;

@@ -67,6 +67,18 @@ impl Entry {
 }
 
 impl Node {
+    /// Frees it, with a breath after each item of a list.
+    pub(crate) fn discard(self) {
+        match self.kind {
+            Kind::List(items) => items.into_iter().for_each(|item| {
+                drop(item);
+                ease::breathe();
+            }),
+            Kind::Map(entries) => entries.into_values().for_each(|entry| entry.node.discard()),
+            _ => {}
+        }
+    }
+
     /// Where a path leads to, or as much of it as there is.
     pub(crate) fn locate(&self, at: &At<'_>) -> Mark {
         self.descend(at).1

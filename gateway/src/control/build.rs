@@ -235,7 +235,7 @@ impl Workshop {
             routes.push(route);
             ease::breathe();
         }
-        Ok((RouteTable::new(routes), sides.into()))
+        Ok((RouteTable::with_pauses(routes, ease::breathe), sides.into()))
     }
 }
 

@@ -7,11 +7,13 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue};
 use pingora::upstreams::peer::HttpPeer;
 use serin_core::path::PathPolicy;
+use serin_core::route::RouteTable;
 use serin_core::selfguard::SelfGuard;
 use serin_core::snapshot::Snapshot;
 
 use crate::checks::Target;
 use crate::conf::{Routing, Traffic};
+use crate::ease;
 use crate::jwt::Verifier;
 use crate::limits::{ConcurrencyLimit, RateLimit};
 use crate::pool::InstancePool;
@@ -44,6 +46,20 @@ impl Generation {
     #[must_use]
     pub fn service(&self, name: &str) -> Option<usize> {
         self.core.services.iter().position(|service| &*service.name == name)
+    }
+
+    /// Frees it, with a breath after each route that no other generation shares.
+    pub fn dismantle(self) {
+        let Self { core, routing, .. } = self;
+        for route in Arc::into_inner(routing).and_then(|routing| Arc::into_inner(routing.routes)).into_iter().flatten()
+        {
+            drop(route);
+            ease::breathe();
+        }
+        for route in Arc::into_inner(core.routes).into_iter().flat_map(RouteTable::into_routes) {
+            drop(route);
+            ease::breathe();
+        }
     }
 }
 

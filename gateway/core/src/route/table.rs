@@ -77,10 +77,17 @@ impl RouteTable {
     /// Indexes the routes of a document, given in its order.
     #[must_use]
     pub fn new(routes: Vec<Route>) -> Self {
+        Self::with_pauses(routes, || ())
+    }
+
+    /// Like [`RouteTable::new`], with something to do after each route: many routes take milliseconds.
+    #[must_use]
+    pub fn with_pauses(routes: Vec<Route>, mut pause: impl FnMut()) -> Self {
         let mut table = Self::default();
         for (rank, host) in ranked(&routes) {
             let route = &routes[rank.order];
             table.insert(rank.order, route, host);
+            pause();
         }
         table.longest_wildcard = table.wildcard.keys().map(|domain| domain.len()).max().unwrap_or(0);
         table.routes = routes;
@@ -108,6 +115,12 @@ impl RouteTable {
     #[must_use]
     pub fn routes(&self) -> &[Route] {
         &self.routes
+    }
+
+    /// The routes, without their index.
+    #[must_use]
+    pub fn into_routes(self) -> Vec<Route> {
+        self.routes
     }
 
     /// The route that a request takes. Allocates nothing, unless the engine of a regular expression has to grow its
