@@ -55,8 +55,12 @@ pub fn client_ip(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr
     client
 }
 
-/// An address of X-Forwarded-For, which some proxies send with a port.
+/// An address of X-Forwarded-For, which some proxies send with a port. One with a zone means something to one machine only
+/// (RFC 4007 section 6), and is no address of a client.
 fn parse_hop(hop: &str) -> Option<IpAddr> {
+    if hop.contains('%') {
+        return None;
+    }
     let parsed = hop.parse().ok().or_else(|| hop.parse::<std::net::SocketAddr>().ok().map(|address| address.ip()));
     parsed.map(|address: IpAddr| address.to_canonical())
 }
@@ -77,6 +81,7 @@ mod tests {
             ("10.0.0.1", "1.2.3.4, junk, 10.2.2.2", "10.2.2.2"),
             ("::ffff:10.0.0.1", "1.2.3.4:555", "1.2.3.4"),
             ("fd00::1", "[2001:db8::1]:80", "2001:db8::1"),
+            ("fd00::1", "[2001:db8::1%1]:80", "fd00::1"),
         ];
         for (peer, forwarded, expected) in cases {
             let mut headers = HeaderMap::new();
