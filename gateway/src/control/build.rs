@@ -212,7 +212,7 @@ impl Workshop {
         services: &[Arc<Service>],
         previous: Option<&Generation>,
         now: Instant,
-    ) -> Result<(RouteTable, Arc<[RouteSide]>), String> {
+    ) -> Result<(RouteTable, Arc<Vec<RouteSide>>), String> {
         let mut routes = Vec::with_capacity(routing.routes.len());
         let mut sides = Vec::with_capacity(routing.routes.len());
         let none: Arc<str> = "none".into();
@@ -235,7 +235,7 @@ impl Workshop {
             routes.push(route);
             ease::breathe();
         }
-        Ok((RouteTable::with_pauses(routes, ease::breathe), sides.into()))
+        Ok((RouteTable::with_pauses(routes, ease::breathe), Arc::new(sides)))
     }
 }
 

@@ -26,7 +26,7 @@ pub struct Generation {
     /// What decisions are made from.
     pub core: Snapshot,
     /// By position of the route.
-    pub routes: Arc<[RouteSide]>,
+    pub routes: Arc<Vec<RouteSide>>,
     /// By position of the service.
     pub services: Vec<Arc<ServiceSide>>,
     /// The routing document it was built from.
@@ -50,7 +50,11 @@ impl Generation {
 
     /// Frees it, with a breath after each route that no other generation shares.
     pub fn dismantle(self) {
-        let Self { core, routing, .. } = self;
+        let Self { core, routes, routing, .. } = self;
+        for side in Arc::into_inner(routes).into_iter().flatten() {
+            drop(side);
+            ease::breathe();
+        }
         for route in Arc::into_inner(routing).and_then(|routing| Arc::into_inner(routing.routes)).into_iter().flatten()
         {
             drop(route);

@@ -176,7 +176,7 @@ impl Control {
         state.routing = DocumentState::of(text, version);
         let revision = generation.routing_revision;
         // In force before it is noted: a slow disk delays no change.
-        self.publish(generation);
+        ease::at_ease(|| self.publish(generation));
         self.metrics().sources.loaded(ROUTING, Instant::now());
         state.history.append(Entry::applied(ROUTING, revision, from, "reload", "", None));
     }

@@ -7,6 +7,7 @@ use serin_core::snapshot::Service;
 
 use super::names;
 use crate::control::generation::{Generation, ServiceSide};
+use crate::ease;
 use crate::limits::RateLimit;
 
 /// What a label says where it stands for nothing of the configuration's own.
@@ -49,6 +50,7 @@ impl InForce {
         }
         for (route, side) in generation.core.routes.routes().iter().zip(generation.routes.iter()) {
             names.routes.insert(Arc::clone(&route.name), Arc::clone(side.metrics.service()));
+            ease::breathe();
             names.add_limits("route", &route.name, &side.rate_limits);
         }
         names

@@ -38,6 +38,7 @@ use super::sources::Sources;
 use super::tail::Tail;
 use crate::conf::{Ramp, RampState};
 use crate::control::generation::Generation;
+use crate::ease;
 
 mod bank;
 mod certificates;
@@ -445,7 +446,10 @@ impl Metrics {
     pub fn keep_only(&self, generation: &Generation) {
         let in_force = Arc::new(InForce::of(generation));
         self.in_force.store(Some(Arc::clone(&in_force)));
-        self.families.iter().for_each(|family| family.sweep(&in_force));
+        for family in &self.families {
+            family.sweep(&in_force);
+            ease::breathe();
+        }
         self.exemplars.sweep(&in_force);
     }
 

@@ -84,7 +84,7 @@ impl RouteTable {
     #[must_use]
     pub fn with_pauses(routes: Vec<Route>, mut pause: impl FnMut()) -> Self {
         let mut table = Self::default();
-        for (rank, host) in ranked(&routes) {
+        for (rank, host) in ranked(&routes, &mut pause) {
             let route = &routes[rank.order];
             table.insert(rank.order, route, host);
             pause();
@@ -174,13 +174,14 @@ impl RouteTable {
 }
 
 /// The routes on each of their hosts, by rank.
-fn ranked(routes: &[Route]) -> Vec<(Rank, &HostMatch)> {
+fn ranked(routes: &[Route], mut pause: impl FnMut()) -> Vec<(Rank, &HostMatch)> {
     let mut ranked = Vec::with_capacity(routes.len());
     for (order, route) in routes.iter().enumerate() {
         let mut seen = HashSet::new();
         let any = route.hosts.is_empty().then_some(&HostMatch::Any);
         let hosts = route.hosts.iter().chain(any).filter(|host| seen.insert(*host));
         ranked.extend(hosts.map(|host| (Rank::new(route, host, order), host)));
+        pause();
     }
     ranked.sort_unstable_by_key(|(rank, _)| *rank);
     ranked
