@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use serde::de::{Deserialize, Deserializer, SeqAccess, Visitor};
 
 /// How long work goes on without a rest.
-const WORK: Duration = Duration::from_micros(400);
-/// How long a rest is: work takes three times as long as it would otherwise.
-const REST: Duration = Duration::from_micros(800);
+const WORK: Duration = Duration::from_micros(500);
+/// How long a rest is: work takes two and a half times as long as it would otherwise.
+const REST: Duration = Duration::from_micros(700);
 
 thread_local! {
     /// Since when this thread works without a rest; none if it need not rest.
