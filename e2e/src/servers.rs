@@ -1,7 +1,6 @@
 //! Real servers that a fleet leans on - etcd, Nacos (r-nacos), ZooKeeper, Redis - which tests start, kill, hang, wipe and
 //! start again. `e2e/setup.sh` installs them.
 
-mod delay;
 mod dns;
 mod etcd;
 mod nacos;
@@ -19,7 +18,6 @@ use tempfile::TempDir;
 
 use crate::gateway::directory;
 
-pub use self::delay::Delay;
 pub use self::dns::{Dns, Mood, Record};
 pub use self::etcd::Etcd;
 pub use self::nacos::{Host, Nacos};

@@ -39,6 +39,9 @@ impl Wire {
         let task = tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
                 let Ok(far) = TcpStream::connect(to).await else { continue };
+                for end in [&near, &far] {
+                    end.set_nodelay(true).unwrap();
+                }
                 let ((near_in, near_out), (far_in, far_out)) = (near.into_split(), far.into_split());
                 pass(near_in, far_out, Arc::clone(&shared));
                 pass(far_in, near_out, Arc::clone(&shared));

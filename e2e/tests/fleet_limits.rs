@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use serin_e2e::client::{Call, Conn};
-use serin_e2e::servers::{Delay, Redis};
+use serin_e2e::servers::Redis;
 use serin_e2e::tls::Authority;
+use serin_e2e::wire::Wire;
 use serin_e2e::world::{origins, users_conf};
 use serin_e2e::{Conf, Gateway, Origin, wait};
 use tokio::task::JoinSet;
@@ -269,13 +270,14 @@ async fn a_hung_redis_is_done_without() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_redis_is_done_without() {
     let redis = Redis::start().await;
-    let delay = Delay::before(redis.address).await;
-    let fleet = Fleet::start(3, json!(format!("redis://{}", delay.address)), thirty()).await;
+    let wire = Wire::to(redis.address).await;
+    let fleet = Fleet::start(3, json!(format!("redis://{}", wire.address)), thirty()).await;
     let slow = Instant::now();
-    delay.set(Duration::from_millis(50));
+    // In each direction: 50 ms in all.
+    wire.delay(Duration::from_millis(25));
     let took = fleet.soon_shared(false, slow).await;
     assert_eq!(fleet.admitted("berta", 30).await, [10, 10, 10], "each has its share");
-    delay.set(Duration::ZERO);
+    wire.delay(Duration::ZERO);
     let back = fleet.soon_shared(true, Instant::now()).await;
     // Beside other tests an answer may be late now and then; a whole user in a row is not.
     let number = std::sync::atomic::AtomicUsize::new(0);
@@ -292,15 +294,16 @@ async fn a_slow_redis_is_done_without() {
 async fn requests_do_not_feel_it() {
     const LASTS: Duration = Duration::from_millis(1_500);
     let redis = Redis::start().await;
-    let delay = Delay::before(redis.address).await;
+    let wire = Wire::to(redis.address).await;
     let rule = json!({"name": "all", "limit": "100/s", "burst": 20, "scope": "fleet"});
-    let fleet = Fleet::start(2, json!(format!("redis://{}", delay.address)), rule).await;
+    let fleet = Fleet::start(2, json!(format!("redis://{}", wire.address)), rule).await;
     let run = || async { load(&fleet, &[100, 50], Instant::now() + LASTS).await };
     let calm = run().await.p99();
     let mut seen = vec![("calm", calm)];
-    delay.set(Duration::from_millis(50));
+    // In each direction: 50 ms in all.
+    wire.delay(Duration::from_millis(25));
     seen.push(("slow", run().await.p99()));
-    delay.set(Duration::ZERO);
+    wire.delay(Duration::ZERO);
     fleet.shared(true).await;
     redis.hang();
     seen.push(("hung", run().await.p99()));
