@@ -92,9 +92,10 @@ def run_logs(args, report):
 def run_traces(args, report):
     if "serin" not in args.peers:
         return
-    results = rounds.compare(["serin", *peers.TRACED], args.rounds, args.seconds, False, say)
+    # One hundredth is told from none by many short rounds.
+    results = rounds.compare(["serin", *peers.TRACED], 8 * args.rounds, 1, False, say, warm_up=False)
     versions = {name: peers.version(name) for name in results}
-    report.add("traces", results, rounds.table(results, "Spans to a local receiver, of 1 % and of all requests", versions))
+    report.add("traces", results, rounds.table(results, "Spans to a local receiver, of 1 % and of all requests (rounds of 1 s)", versions))
     for name, limit in (("traced-1", 1.01), ("traced-100", 1.15)):
         report.bar(f"CPU per request, {name} / serin", results[name]["ratio"]["serin"], limit, "x")
 
@@ -122,7 +123,7 @@ def run_idle(args, report):
 def run_reload(args, report):
     if "serin" not in args.peers:
         return
-    r = scenarios.reload(10, say)
+    r = scenarios.reload(20, say)
     factor = r["p99_reload_us"] / r["p99_quiet_us"]
     alone, loaded = (f"{median(r[kind]) * 1e3:.0f} ms (at worst {max(r[kind]) * 1e3:.0f} ms)" for kind in ("alone", "loaded"))
     report.add("reload", r, f"## Reload of {scenarios.ROUTES} routes, {len(r['alone'])} in a row\n\nFrom the write to the "

@@ -15,6 +15,9 @@ SLOW_CONCURRENCY = 32
 IDLE_CONNECTIONS = 5000
 ROUTES = 10_000
 RATE = 2000  # requests/s during reloads
+RELOADS_A_TURN = 5
+QUIET_S = 1.5  # about as long as they take
+ASK_S = 0.005
 
 
 def slow_upstream(rounds, seconds, say):
@@ -114,29 +117,39 @@ def settled_rss(process, seconds=8):
 
 
 def reload(count, say):
-    """Times in s of `count` reloads of 10,000 routes in a row without and with load, and p99 in us of the load's
-    requests without and during reloads."""
+    """Times in s of `count` reloads of 10,000 routes in a row without and with load, and p99 in us of the load's requests
+    without and during reloads, in turns."""
     with workdir() as directory, Group() as group:
         peers.start_origins(group, directory)
         serin = start_serin(group, directory, many_routes(0))
         documents = [os.path.join(directory, f"routing-{turn}.yaml") for turn in range(1, 2 * count + 1)]
         for turn, path in enumerate(documents, 1):
             write(path, document(many_routes(turn)))
-        log = os.path.join(directory, "paced")
-        spans = []
 
         def reloads(paths):
-            spans.clear()
-            spans.extend(reload_once(path, os.path.join(directory, "routing.yaml"), say) for path in paths)
-            return [end - start for start, end in spans]
+            return [reload_once(path, os.path.join(directory, "routing.yaml"), say) for path in paths]
 
-        alone = reloads(documents[:count])
+        alone, spans, quiet, busy = reloads(documents[:count]), [], [], []
         wrk(serin.port, 1)
-        quiet = paced(serin.port, log + "-quiet", lambda: time.sleep(3))
-        busy = paced(serin.port, log + "-busy", lambda: reloads(documents[count:]))
+        for turn in range(count, 2 * count, RELOADS_A_TURN):
+            paths = documents[turn:turn + RELOADS_A_TURN]
+            log = os.path.join(directory, "paced")
+            quiet += paced(serin.port, log, lambda: ask_for(QUIET_S))
+            busy += paced(serin.port, log, lambda: spans.extend(reloads(paths)))
+            time.sleep(1)  # What is still to be freed is not to disturb the requests without reloads.
     during = [taken for start, taken in busy if any(a < start + taken and start < b for a, b in spans)]
-    return {"alone": alone, "loaded": [b - a for a, b in spans], "p99_quiet_us": p99(taken for _, taken in quiet),
-            "p99_reload_us": p99(during), "mean_reload_us": mean(during) * 1e6, "requests": len(during)}
+    return {"alone": [b - a for a, b in alone], "loaded": [b - a for a, b in spans],
+            "p99_quiet_us": p99(taken for _, taken in quiet), "p99_reload_us": p99(during),
+            "mean_quiet_us": mean(taken for _, taken in quiet) * 1e6, "mean_reload_us": mean(during) * 1e6,
+            "requests": len(during)}
+
+
+def ask_for(seconds):
+    """Asks for the revision as often as during a reload, and reloads nothing."""
+    admin, end = connect(peers.ADMIN["serin"]), time.time() + seconds
+    while time.time() < end:
+        revision(admin)
+        time.sleep(ASK_S)
 
 
 def paced(port, log, work):
@@ -166,7 +179,7 @@ def reload_once(written, path, say):
     while revision(admin) == old:
         if time.time() - start > 10:
             raise RuntimeError("no new routing revision within 10 s of the write")
-        time.sleep(0.005)
+        time.sleep(ASK_S)
     end = time.time()
     say(f"reload of {ROUTES} routes: {(end - start) * 1e3:.0f} ms")
     return start, end
