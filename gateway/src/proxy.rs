@@ -370,9 +370,8 @@ impl Edge {
         self.forwarding.set(head, peer_ip(session), is_tls(session), ctx)?;
         let accepted = chosen.assignment.rule.map(|rule| service.tags[rule].trust);
         headers::strip_guarded(&mut head.headers, service, ctx.trusted || accepted == Some(Trust::Signed));
-        self.propagate_trace(&mut head.headers, ctx);
-        let untouched = ctx.trace.as_ref().is_some_and(|trace| trace.is_untouched());
-        headers::propagate(&mut head.headers, &side.propagate, service, chosen, untouched)?;
+        let carried = self.propagate_trace(&mut head.headers, ctx);
+        headers::propagate(&mut head.headers, &side.propagate, service, chosen, carried)?;
         if chosen.upgrade {
             // Not the placeholder; and if nothing were here, pingora would announce chunks.
             head.headers.insert(http::header::CONTENT_LENGTH, http::HeaderValue::from_static("0"));

@@ -131,6 +131,6 @@ pub struct Propagate {
     pub header: Option<HeaderName>,
     /// A member of `baggage` (W3C Baggage), by position of the subset; none if that is off.
     pub baggage: Vec<HeaderValue>,
-    /// A member of `tracestate`, where the request carries a trace (W3C Trace Context).
-    pub tracestate: bool,
+    /// A member of `tracestate` where the request carries a trace (W3C Trace Context), likewise.
+    pub tracestate: Vec<HeaderValue>,
 }

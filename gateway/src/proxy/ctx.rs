@@ -62,7 +62,7 @@ pub struct Ctx {
     /// When it may be worth to ask again, for an answer of 503.
     pub retry_after: Option<Duration>,
     /// Its trace, if traces are made.
-    pub trace: Option<Box<Trace>>,
+    pub trace: Option<Trace>,
 }
 
 /// A request that goes on after its response.

@@ -16,19 +16,20 @@ use smallvec::SmallVec;
 use super::ctx::{Ctx, RequestId, Upstream};
 use crate::conf::{Forwarding, TrustRequestId};
 use crate::control::generation::Propagate;
+use crate::telemetry::traces::context::{Carried, TRACESTATE};
 
 type Line = SmallVec<[u8; 128]>;
 
 /// Key of the subset in `baggage`.
 pub const BAGGAGE_KEY: &str = "serin.subset";
+/// And in `tracestate`.
+pub const TRACESTATE_KEY: &str = "serin";
 
 static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 static X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 static X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 static FORWARDED: HeaderName = HeaderName::from_static("forwarded");
 static BAGGAGE: HeaderName = HeaderName::from_static("baggage");
-static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
-static TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
 /// Edits a request's head as plain `http` types. pingora keeps a second map with the spelling of every name, which
 /// doubles the cost of each change; names leave in lower case here, as they do in HTTP/2.
@@ -240,9 +241,7 @@ fn strip_cookies(headers: &mut HeaderMap, names: &[Box<str>]) {
     }
 }
 
-/// Tells the upstream the subset that was chosen, and replaces what a client may have sent under those names. A
-/// `tracestate` is not changed where the trace is `untouched` (W3C Trace Context, section 3.3: whoever leaves `traceparent`
-/// as it is must not change it).
+/// Tells the upstream the subset that was chosen, and replaces what a client may have sent under those names.
 ///
 /// # Errors
 /// Only if a value is no header value, which the types rule out.
@@ -251,7 +250,7 @@ pub fn propagate(
     how: &Propagate,
     service: &Service,
     chosen: &Upstream,
-    untouched: bool,
+    carried: Carried,
 ) -> Result<()> {
     let position = chosen.subset.unwrap_or(chosen.assignment.subset);
     let subset = &service.subsets[position];
@@ -259,22 +258,27 @@ pub fn propagate(
         headers.insert(name, subset.header.clone());
     }
     if let Some(member) = how.baggage.get(position) {
-        if headers.contains_key(&BAGGAGE) {
-            prepend_member(headers, &BAGGAGE, BAGGAGE_KEY, &subset.name)?;
-        } else {
-            headers.insert(&BAGGAGE, member.clone());
-        }
+        put_first(headers, &BAGGAGE, BAGGAGE_KEY, member, carried)?;
     }
-    if how.tracestate && !untouched && headers.contains_key(&TRACEPARENT) {
-        prepend_member(headers, &TRACESTATE, "serin", &subset.name)?;
+    if let Some(member) = how.tracestate.get(position).filter(|_| carried.takes_state) {
+        put_first(headers, &TRACESTATE, TRACESTATE_KEY, member, carried)?;
     }
     Ok(())
 }
 
-/// Puts `key=value` first in a list header and removes other members of that key.
-fn prepend_member(headers: &mut HeaderMap, header: &HeaderName, key: &str, member: &str) -> Result<()> {
-    let mut line = Line::new();
-    write_line(&mut line, format_args!("{key}={member}"));
+/// Puts a member first in a list header and removes others of its key.
+fn put_first(
+    headers: &mut HeaderMap,
+    header: &HeaderName,
+    key: &str,
+    member: &HeaderValue,
+    carried: Carried,
+) -> Result<()> {
+    if carried.nothing || !headers.contains_key(header) {
+        headers.insert(header, member.clone());
+        return Ok(());
+    }
+    let mut line = Line::from_slice(member.as_bytes());
     let ours = |other: &str| other.split(['=', ';']).next().is_some_and(|name| name.trim() == key);
     for others in headers.get_all(header).iter().filter_map(|line| line.to_str().ok()) {
         for other in others.split(',').map(str::trim).filter(|other| !other.is_empty() && !ours(other)) {

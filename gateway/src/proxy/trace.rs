@@ -15,6 +15,7 @@ use super::ctx::Ctx;
 use super::{Edge, failure, with_rng};
 use crate::control::generation::Generation;
 use crate::telemetry::exemplars::Exemplar;
+use crate::telemetry::traces::context::Carried;
 use crate::telemetry::traces::{Attempt, Circumstances, DEBUG_VALUE, Trace, Tracer, new_span_id};
 
 static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -25,15 +26,15 @@ impl Edge {
     /// Decides how the request is traced, once its route is known.
     pub(super) fn begin_trace(&self, session: &Session, ctx: &mut Ctx) {
         if let Some(tracer) = &self.tracer {
-            ctx.trace = Some(Box::new(begin(tracer, session, ctx)));
+            ctx.trace = Some(begin(tracer, session, ctx));
         }
     }
 
     /// Tells the upstream of the trace.
-    pub(super) fn propagate_trace(&self, headers: &mut HeaderMap, ctx: &Ctx) {
-        let (Some(tracer), Some(trace)) = (&self.tracer, &ctx.trace) else { return };
+    pub(super) fn propagate_trace(&self, headers: &mut HeaderMap, ctx: &Ctx) -> Carried {
+        let (Some(tracer), Some(trace)) = (&self.tracer, &ctx.trace) else { return Carried::by(headers) };
         let instance = ctx.upstream.as_ref().and_then(|upstream| upstream.tried.last()).copied();
-        tracer.policy.inject(headers, trace, instance);
+        tracer.policy.inject(headers, trace, instance)
     }
 
     /// Sends the spans of a request that has ended, if it was sampled or is one of those whose spans are always sent.

@@ -13,10 +13,9 @@ use opentelemetry::trace::{SpanId, TraceId};
 use prometheus::IntCounter;
 use serin_core::breaker::Phase;
 use serin_core::subset::FallbackReason;
-use smallvec::SmallVec;
 use tokio::sync::mpsc;
 
-use self::context::Parent;
+use self::context::{Carried, Parent};
 use self::span::Spans;
 use crate::conf::{self, Propagation, TrustParent};
 
@@ -75,7 +74,7 @@ pub struct Circumstances {
     /// The route's own share.
     pub sample: Option<Share>,
     /// Random bits.
-    pub random: [u64; 4],
+    pub random: [u64; 3],
 }
 
 impl Policy {
@@ -96,7 +95,9 @@ impl Policy {
             Origin::Decision(sampled) => Some(sampled),
             Origin::Nothing => None,
         };
-        let by_share = || sample.unwrap_or(self.sample).takes(random[3]);
+        // By the lower half of the trace's identity, as samplers of OpenTelemetry (TraceIdRatioBased) do further on: what is
+        // sampled here is sampled by each of them whose share is as large.
+        let by_share = || sample.unwrap_or(self.sample).takes(random[1]);
         let sampled = debug || said.filter(|_| trusted).unwrap_or_else(by_share);
         let parent = match origin {
             Origin::Parent(parent) => Some(parent),
@@ -114,7 +115,7 @@ impl Policy {
             untouched: !sampled && said == Some(false),
             bare,
             keeps_state: format == Some(Propagation::Tracecontext) && context::is_sound_state(headers),
-            attempts: SmallVec::new(),
+            attempts: Vec::new(),
             grpc_status: None,
             sent: false,
         }
@@ -142,7 +143,7 @@ impl Policy {
     }
 
     /// Tells the next service of the trace. An attempt has a span of its own only if it is recorded.
-    pub fn inject(&self, headers: &mut HeaderMap, trace: &Trace, instance: Option<u32>) {
+    pub fn inject(&self, headers: &mut HeaderMap, trace: &Trace, instance: Option<u32>) -> Carried {
         if let Some(name) = &self.debug_header {
             headers.remove(name);
         }
@@ -163,6 +164,8 @@ impl Policy {
                 Propagation::B3multi => b3::inject_multi(headers, trace.trace_id, span, trace.sampled, trace.debug),
             }
         }
+        let told_so = || self.formats.contains(&Propagation::Tracecontext) || context::is_sampled(headers);
+        Carried { takes_state: trace.sampled && told_so(), nothing: trace.bare }
     }
 }
 
@@ -188,12 +191,13 @@ pub struct Trace {
     pub recorded: bool,
     debug: bool,
     random: bool,
+    /// Whether it was not sampled by whom it comes from, whose word is passed on as it is.
     untouched: bool,
     /// Whether it came without any headers of a trace.
     bare: bool,
     keeps_state: bool,
     /// Its attempts so far, in the order in which they began.
-    pub attempts: SmallVec<[Attempt; 1]>,
+    pub attempts: Vec<Attempt>,
     /// The status of a gRPC call.
     pub grpc_status: Option<u8>,
     /// Whether its spans were sent.
@@ -211,12 +215,6 @@ impl Trace {
     #[must_use]
     pub fn keeps_state(&self) -> bool {
         self.keeps_state
-    }
-
-    /// Whether it was not sampled by whom it comes from, whose word is passed on as it is.
-    #[must_use]
-    pub fn is_untouched(&self) -> bool {
-        self.untouched
     }
 
     /// The latest attempt at an instance.

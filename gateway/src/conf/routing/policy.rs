@@ -192,7 +192,7 @@ pub struct Propagate {
     pub header: OrNone<HeaderName>,
     /// Add it to `baggage` (W3C), as `serin.subset`.
     pub baggage: bool,
-    /// Add it to `tracestate` (W3C), as `serin`; not to that of a trace that is not sampled and passed on as it is.
+    /// Add it to `tracestate` (W3C), as `serin`; not to that of a trace that is not sampled.
     pub tracestate: bool,
 }
 

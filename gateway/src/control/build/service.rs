@@ -137,8 +137,8 @@ fn side(
         timeouts: timeouts(conf.timeouts),
         propagate: Propagate {
             header: conf.propagate.header.as_option().map(|name| name.0.clone()),
-            baggage: if conf.propagate.baggage { baggage(&subsets)? } else { Vec::new() },
-            tracestate: conf.propagate.tracestate,
+            baggage: members(headers::BAGGAGE_KEY, if conf.propagate.baggage { &subsets } else { &[] })?,
+            tracestate: members(headers::TRACESTATE_KEY, if conf.propagate.tracestate { &subsets } else { &[] })?,
         },
         jwt: conf.jwt.as_ref().map(Verifier::new).transpose()?,
         guard: Arc::new(SelfGuard::new(budget(&conf.self_guard), now)),
@@ -183,9 +183,9 @@ fn load_policy(conf: &conf::LoadReports) -> LoadPolicy {
     }
 }
 
-/// The member of `baggage` that names a subset, by position.
-fn baggage(subsets: &[Arc<str>]) -> Result<Vec<http::HeaderValue>, String> {
-    let member = |subset: &Arc<str>| format!("{}={subset}", headers::BAGGAGE_KEY).parse();
+/// The members of list headers that name subsets.
+fn members(key: &str, subsets: &[Arc<str>]) -> Result<Vec<http::HeaderValue>, String> {
+    let member = |subset: &Arc<str>| format!("{key}={subset}").parse();
     subsets
         .iter()
         .map(member)

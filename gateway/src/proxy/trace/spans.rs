@@ -137,7 +137,7 @@ impl Telling<'_> {
         out.text("serin.why", assignment.why.as_str());
         out.maybe("serin.tag", assignment.rule.map(|rule| &*service.tags[rule].name));
         if upstream.is_keyed() {
-            out.shown("serin.bucket", format_args!("{:016x}", assignment.bucket.0));
+            out.text("serin.bucket", Text::hex(assignment.bucket.0).as_str());
         }
         out.maybe("serin.fallback_reason", upstream.fallback.map(|reason| reason.as_str()));
         out.number("serin.attempts", upstream.tried.len() as u64);
@@ -149,8 +149,9 @@ impl Telling<'_> {
         let Some((generation, upstream)) = self.ctx.generation.as_ref().zip(self.ctx.upstream.as_ref()) else { return };
         let (service, side) = (&generation.core.services[upstream.service], &generation.services[upstream.service]);
         let address = service.instances[attempt.instance as usize].address;
-        let (instance, ip) = (Text::of(address), Text::of(address.ip()));
-        let (instance, ip) = (instance.as_str(), ip.as_str());
+        let instance = Text::of(address);
+        let instance = instance.as_str();
+        let ip = instance.rsplit_once(':').map_or(instance, |(ip, _)| ip.trim_matches(['[', ']']));
         let policy = side.pools[attempt.instance as usize].policy();
         self.request(out, rpc);
         let uri = &self.session.req_header().uri;

@@ -1,6 +1,7 @@
-//! Sends spans. Requests leave theirs in a bounded queue, which is emptied a few times a second and not at every span:
+//! Sends spans. Requests leave theirs in a bounded queue, which is emptied some times a second and not at every span:
 //! waking somebody up costs more than a span does. What finds no room, or cannot be delivered, is counted and gone.
 
+use std::future;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -13,15 +14,19 @@ use pingora::services::background::BackgroundService;
 use prometheus::IntCounter;
 use prost::Message as _;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::MissedTickBehavior;
+use tokio::time::sleep;
 
 use super::client::Client;
 use super::receiver::{Env, Variable};
 use super::{Complaint, SCHEMA, SCOPE, Signal, deliver};
 use crate::telemetry::traces::span::{Spans, bytes, nested};
 
-/// How often the queue is emptied.
-const TICK: Duration = Duration::from_millis(20);
+/// How long the queue is left alone once there is something in it, if a lot comes: no longer than it takes to fill it.
+const SHORT: Duration = Duration::from_millis(20);
+/// The longest that is, if little comes, for a queue of the usual size.
+const LONG: Duration = Duration::from_millis(80);
+/// The usual size of the queue.
+const QUEUE: u32 = 8_192;
 /// Most bytes of a message.
 const MAX_BYTES: usize = 2 << 20;
 
@@ -48,9 +53,18 @@ impl Batching {
         let size = |number: u64| usize::try_from(number).unwrap_or(usize::MAX).min(1 << 20);
         Ok(Self {
             delay: Duration::from_millis(number("OTEL_BSP_SCHEDULE_DELAY", 1_000)?),
-            queue: size(number("OTEL_BSP_MAX_QUEUE_SIZE", 8_192)?),
+            queue: size(number("OTEL_BSP_MAX_QUEUE_SIZE", QUEUE.into())?),
             batch: size(number("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 512)?),
         })
+    }
+
+    /// How long the queue is left alone after a pause in which so much came: a core is not woken up for little, and a
+    /// queue in which there is a lot does not run over.
+    fn pause(self, before: Duration, came: usize) -> Duration {
+        let much = came > self.queue / 16;
+        // Queues are no longer than a million.
+        let longest = (LONG * self.queue as u32 / QUEUE).clamp(SHORT, LONG);
+        if much { SHORT } else { (before * 2).min(longest) }.min(self.delay)
     }
 }
 
@@ -116,11 +130,13 @@ impl BackgroundService for SpanExport {
     async fn start(&self, mut shutdown: ShutdownWatch) {
         let taken = self.0.lock().ok().and_then(|mut export| export.take());
         let Some(mut export) = taken else { return };
-        let mut ticks = tokio::time::interval(TICK);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut pause = SHORT;
         loop {
             tokio::select! {
-                _ = ticks.tick() => export.look(false).await,
+                () = gather(&mut export.queue, &mut export.batch, pause) => {
+                    let taken = export.look(false).await;
+                    pause = export.batch.batching.pause(pause, taken);
+                }
                 Some(done) = export.flushes.recv() => {
                     export.look(true).await;
                     // Whoever asked may have left.
@@ -132,17 +148,31 @@ impl BackgroundService for SpanExport {
     }
 }
 
+/// Returns some time after spans have come: until then, nobody looks.
+async fn gather(queue: &mut mpsc::Receiver<Spans>, batch: &mut Batch, pause: Duration) {
+    if batch.count == 0 {
+        match queue.recv().await {
+            Some(spans) => batch.add(&spans),
+            // Whoever makes spans is gone, and there are none to come.
+            None => future::pending().await,
+        }
+    }
+    sleep(pause).await;
+}
+
 impl Export {
-    /// Sends what is due, or everything.
-    async fn look(&mut self, everything: bool) {
+    /// Sends what is due, or everything; says of how many requests there was something in the queue.
+    async fn look(&mut self, everything: bool) -> usize {
+        let mut taken = 0;
         loop {
             while !self.batch.is_full() {
                 let Ok(spans) = self.queue.try_recv() else { break };
                 self.batch.add(&spans);
+                taken += 1;
             }
             let due = self.batch.is_full() || self.batch.is_old() || (everything && self.batch.count > 0);
             if !due {
-                return;
+                return taken;
             }
             let (message, count) = self.batch.take();
             self.send(message, count).await;
@@ -253,6 +283,22 @@ mod tests {
         assert_eq!((count, scope.spans.len(), scope.schema_url.as_str()), (5, 5, SCHEMA));
         assert_eq!(scope.scope.as_ref().unwrap().name, "serin");
         assert!(!batch.is_full() && !batch.is_old());
+    }
+
+    #[test]
+    fn the_queue_is_left_alone_for_longer_while_little_comes() {
+        let ms = Duration::from_millis;
+        let pauses = |queue, delay, came: &[usize]| {
+            let batching = Batching { delay: ms(delay), queue, batch: 512 };
+            let mut pause = SHORT;
+            came.iter().map(|&came| (pause = batching.pause(pause, came), pause).1.as_millis()).collect::<Vec<_>>()
+        };
+        assert_eq!(pauses(8_192, 1_000, &[1, 512, 0, 513, 8_192, 3]), [40, 80, 80, 20, 20, 40]);
+        assert_eq!(pauses(1 << 20, 1_000, &[1, 1, 1]), [40, 80, 80], "not for longer, though");
+        assert_eq!(pauses(2_048, 1_000, &[1, 1]), [20, 20], "a short queue is full soon");
+        assert_eq!(pauses(16, 1_000, &[1, 2]), [20, 20]);
+        assert_eq!(pauses(8_192, 50, &[1, 1]), [40, 50], "nothing waits for longer than it may");
+        assert_eq!(pauses(8_192, 0, &[1]), [0]);
     }
 
     #[test]

@@ -23,7 +23,35 @@ const MAX_STATE: usize = 4_096;
 /// Whether a header is one of those that say something of a trace, in any format.
 #[must_use]
 pub fn is_context(name: &HeaderName) -> bool {
-    matches!(name.as_str(), "traceparent" | "tracestate" | "baggage" | "b3") || name.as_str().starts_with("x-b3-")
+    match name.as_str().as_bytes() {
+        [b't', ..] => name == TRACEPARENT || name == TRACESTATE,
+        [b'b', ..] => name == "baggage" || name == "b3",
+        [b'x', b'-', b'b', b'3', b'-', ..] => true,
+        _ => false,
+    }
+}
+
+/// What a request upstream carries of a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Carried {
+    /// Whether the chosen version goes into `tracestate`: into that of a trace that somebody will look at.
+    pub takes_state: bool,
+    /// Whether nothing of the kind came with the request.
+    pub nothing: bool,
+}
+
+impl Carried {
+    /// As its headers have it.
+    #[must_use]
+    pub fn by(headers: &HeaderMap) -> Self {
+        Self { takes_state: is_sampled(headers), nothing: false }
+    }
+}
+
+/// Whether a trace is sampled, as its headers have it.
+#[must_use]
+pub fn is_sampled(headers: &HeaderMap) -> bool {
+    extract(headers).is_some_and(|parent| parent.sampled == Some(true))
 }
 
 /// What a request says of the span that it comes from.
@@ -139,11 +167,22 @@ fn unhex<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
 
 /// Writes bytes as lower-case hexadecimal.
 pub(super) fn hex(bytes: &[u8], to: &mut [u8]) {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    for (pair, byte) in to.chunks_exact_mut(2).zip(bytes) {
-        (pair[0], pair[1]) = (DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]);
+    for (pair, byte) in to.as_chunks_mut().0.iter_mut().zip(bytes) {
+        *pair = PAIRS[usize::from(*byte)];
     }
 }
+
+/// Both digits of each byte.
+static PAIRS: [[u8; 2]; 256] = {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut pairs = [[0; 2]; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        pairs[byte] = [DIGITS[byte >> 4], DIGITS[byte & 15]];
+        byte += 1;
+    }
+    pairs
+};
 
 /// A header value of what is visible ASCII.
 pub(super) fn visible(text: &[u8]) -> HeaderValue {

@@ -6,6 +6,8 @@ use std::fmt::{Display, Write};
 
 use opentelemetry::trace::{SpanId, TraceId};
 
+use super::context::hex;
+
 /// Longest text of an attribute, in bytes: what clients send may be long.
 const MAX_TEXT: usize = 1_024;
 /// `SpanFlags`: whether the parent is in another process is known, and that it is.
@@ -85,8 +87,7 @@ impl Spans {
                 bytes(out, 4, &parent.to_bytes());
             }
             let (first, second) = head.name;
-            tag(out, 5, BYTES);
-            varint(out, (first.len() + second.len()) as u64);
+            begin(out, 5, first.len() + second.len());
             out.extend_from_slice(first.as_bytes());
             out.extend_from_slice(second.as_bytes());
             tag(out, 6, VARINT);
@@ -95,12 +96,11 @@ impl Spans {
                 tag(out, field, FIXED64);
                 out.extend_from_slice(&time.to_le_bytes());
             }
-            attributes(&mut Attributes { out, field: 9 });
+            attributes(&mut Attributes { out });
             if head.failed {
-                nested(out, 15, |out| {
-                    tag(out, 3, VARINT);
-                    varint(out, ERROR);
-                });
+                begin(out, 15, 1 + varint_size(ERROR));
+                tag(out, 3, VARINT);
+                varint(out, ERROR);
             }
             let remote = if head.kind == Kind::Server && head.parent.is_some() { IS_REMOTE } else { 0 };
             tag(out, 16, FIXED32);
@@ -123,7 +123,6 @@ pub struct TraceContext<'a> {
 /// Writes attributes.
 pub struct Attributes<'a> {
     out: &'a mut Vec<u8>,
-    field: u32,
 }
 
 impl Attributes<'_> {
@@ -133,8 +132,8 @@ impl Attributes<'_> {
         while !text.is_char_boundary(end) {
             end -= 1;
         }
-        let text = &text.as_bytes()[..end];
-        self.pair(key, |out| bytes(out, 1, text));
+        self.begin(key, size(end));
+        bytes(self.out, 1, &text.as_bytes()[..end]);
     }
 
     /// A text, if there is one.
@@ -151,17 +150,18 @@ impl Attributes<'_> {
 
     /// A number.
     pub fn number(&mut self, key: &str, number: u64) {
-        self.pair(key, |out| {
-            tag(out, 3, VARINT);
-            varint(out, number);
-        });
+        self.begin(key, 1 + varint_size(number));
+        tag(self.out, 3, VARINT);
+        varint(self.out, number);
     }
 
-    fn pair(&mut self, key: &str, value: impl FnOnce(&mut Vec<u8>)) {
-        nested(self.out, self.field, |out| {
-            bytes(out, 1, key.as_bytes());
-            nested(out, 2, value);
-        });
+    /// Writes everything before an `AnyValue` of such a length.
+    fn begin(&mut self, key: &str, value: usize) {
+        let pair = size(key.len()) + size(value);
+        self.out.reserve(size(pair));
+        begin(self.out, 9, pair);
+        bytes(self.out, 1, key.as_bytes());
+        begin(self.out, 2, value);
     }
 }
 
@@ -178,6 +178,14 @@ impl Text {
         let mut text = Self { bytes: [0; 64], length: 0 };
         // A text that is full takes no more, which is as well.
         let _ = write!(text, "{value}");
+        text
+    }
+
+    /// A number as 16 digits of lower-case hexadecimal.
+    #[must_use]
+    pub fn hex(number: u64) -> Self {
+        let mut text = Self { bytes: [0; 64], length: 16 };
+        hex(&number.to_be_bytes(), &mut text.bytes[..16]);
         text
     }
 
@@ -198,43 +206,55 @@ impl Write for Text {
     }
 }
 
-/// Writes the field of a message. Its length is known afterwards; where it takes more than one byte, room is made.
+/// Writes the field of a message whose length is known afterwards. There is room for the length that a span has; where it
+/// takes up more or less, what was written moves.
 pub(in crate::telemetry) fn nested(out: &mut Vec<u8>, field: u32, write: impl FnOnce(&mut Vec<u8>)) {
     tag(out, field, BYTES);
     let at = out.len();
-    out.push(0);
+    out.extend_from_slice(&[0; 2]);
     write(out);
-    let length = out.len() - at - 1;
-    if length < 0x80 {
-        out[at] = length as u8;
-        return;
+    let length = out.len() - at - 2;
+    if varint_size(length as u64) == 2 {
+        out[at..at + 2].copy_from_slice(&[length as u8 | 0x80, (length >> 7) as u8]);
+    } else {
+        let mut prefix = Vec::new();
+        varint(&mut prefix, length as u64);
+        out.splice(at..at + 2, prefix);
     }
-    let mut prefix = smallvec::SmallVec::<[u8; 10]>::new();
-    push_varint(&mut prefix, length as u64);
-    out.splice(at..=at, prefix);
 }
 
 /// Writes a field of bytes or text.
 pub(in crate::telemetry) fn bytes(out: &mut Vec<u8>, field: u32, value: &[u8]) {
-    tag(out, field, BYTES);
-    varint(out, value.len() as u64);
+    begin(out, field, value.len());
     out.extend_from_slice(value);
+}
+
+/// Writes what comes before the bytes of a field.
+fn begin(out: &mut Vec<u8>, field: u32, length: usize) {
+    tag(out, field, BYTES);
+    varint(out, length as u64);
+}
+
+/// What a field of bytes takes up, if its number is below 16.
+fn size(length: usize) -> usize {
+    1 + varint_size(length as u64) + length
 }
 
 fn tag(out: &mut Vec<u8>, field: u32, wire: u8) {
     varint(out, u64::from(field << 3 | u32::from(wire)));
 }
 
-fn varint(out: &mut Vec<u8>, value: u64) {
-    push_varint(out, value);
-}
-
-fn push_varint(out: &mut impl Extend<u8>, mut value: u64) {
+fn varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
-        out.extend([value as u8 | 0x80]);
+        out.push(value as u8 | 0x80);
         value >>= 7;
     }
-    out.extend([value as u8]);
+    out.push(value as u8);
+}
+
+/// What a number takes up: a byte for each seven bits.
+fn varint_size(value: u64) -> usize {
+    (value | 1).ilog2() as usize / 7 + 1
 }
 
 #[cfg(test)]
@@ -257,6 +277,22 @@ mod tests {
     }
 
     #[test]
+    fn messages_of_any_length_are_read() {
+        for length in [0, 1, 127, 128, 16_383, 16_384, 3 << 20] {
+            let mut out = b"before".to_vec();
+            nested(&mut out, 2, |out| out.resize(out.len() + length, 7));
+            let mut read = &out[6..];
+            assert_eq!(
+                prost::encoding::decode_key(&mut read).unwrap(),
+                (2, prost::encoding::WireType::LengthDelimited)
+            );
+            assert_eq!(prost::decode_length_delimiter(&mut read).unwrap(), length);
+            assert!(read.len() == length && read.iter().all(|byte| *byte == 7));
+            assert_eq!(size(length), out.len() - 6);
+        }
+    }
+
+    #[test]
     fn what_is_written_is_what_otlp_reads() {
         let trace = TraceContext { trace_id: TraceId::from(7), flags: 3, state: "a=1" };
         let head = Head {
@@ -275,6 +311,9 @@ mod tests {
             attributes.shown("address", "127.0.0.1:80".parse::<std::net::SocketAddr>().unwrap());
             attributes.text("long", &"\u{e4}x".repeat(700));
             attributes.text("", "");
+            attributes.text("bucket", Text::hex(0xab).as_str());
+            attributes.number("large", u64::MAX >> 1);
+            attributes.text(&"k".repeat(200), "");
         });
         let plain = Head { parent: None, kind: Kind::Client, failed: false, ..head };
         spans.add(&TraceContext { state: "", flags: 0, ..trace }, &plain, |_| {});
@@ -297,6 +336,9 @@ mod tests {
             ("address", Value::StringValue("127.0.0.1:80".into())),
             ("long", Value::StringValue(cut)),
             ("", Value::StringValue(String::new())),
+            ("bucket", Value::StringValue("00000000000000ab".into())),
+            ("large", Value::IntValue(i64::MAX)),
+            (&"k".repeat(200), Value::StringValue(String::new())),
         ];
         assert_eq!(texts(first), expected.map(|(key, value)| (key.to_owned(), value)));
         assert_eq!((second.status.clone(), second.flags, second.kind), (None, 0x100, 3));

@@ -21,10 +21,10 @@ fn headers(lines: &[(&'static str, &str)]) -> HeaderMap {
 }
 
 /// A draw that a share of 1 % does not take, and one that it does.
-const MISS: [u64; 4] = [1, 2, 3, u64::MAX / 50];
-const HIT: [u64; 4] = [1, 2, 3, u64::MAX / 200];
+const MISS: [u64; 3] = [1, u64::MAX / 50, 3];
+const HIT: [u64; 3] = [1, u64::MAX / 200, 3];
 
-fn at(trusted_proxy: bool, random: [u64; 4]) -> Circumstances {
+fn at(trusted_proxy: bool, random: [u64; 3]) -> Circumstances {
     Circumstances { trusted_proxy, debug: false, sample: None, random }
 }
 
@@ -108,6 +108,42 @@ fn state_goes_with_its_trace() {
         let trace = policy.begin(&headers, at(false, HIT));
         policy.inject(&mut headers, &trace, None);
         assert_eq!(headers.contains_key("tracestate"), kept, "{parent} {state}");
+    }
+}
+
+/// What is told of the version: only traces that are sampled take it into their state.
+#[test]
+fn what_goes_upstream_is_known() {
+    let policy = policy(TrustParent::Any, &[Propagation::Tracecontext, Propagation::Baggage]);
+    let (yes, no) = (parent("01"), parent("00"));
+    let cases: [(&[(&'static str, &str)], _, _); 7] = [
+        (&[], HIT, Carried { takes_state: true, nothing: true }),
+        (&[], MISS, Carried { takes_state: false, nothing: true }),
+        (&[("baggage", "a=b")], HIT, Carried { takes_state: true, nothing: false }),
+        (&[("tracestate", "a=b")], MISS, Carried { takes_state: false, nothing: false }),
+        (&[("traceparent", &yes)], MISS, Carried { takes_state: true, nothing: false }),
+        (&[("traceparent", &no)], HIT, Carried { takes_state: false, nothing: false }),
+        (&[("b3", "0")], HIT, Carried { takes_state: true, nothing: false }),
+    ];
+    for (lines, random, expected) in cases {
+        let mut headers = headers(lines);
+        let trace = policy.begin(&headers, at(false, random));
+        assert_eq!(policy.inject(&mut headers, &trace, None), expected, "{lines:?}");
+    }
+    for (lines, takes_state) in
+        [(&[("traceparent", &*yes)], true), (&[("traceparent", &no)], false), (&[("b3", "1")], false)]
+    {
+        assert_eq!(Carried::by(&headers(lines)), Carried { takes_state, nothing: false }, "{lines:?}");
+    }
+}
+
+#[test]
+fn other_samplers_take_what_is_taken_here() {
+    let policy = policy(TrustParent::Never, &[Propagation::Tracecontext]);
+    for random in [HIT, MISS] {
+        let trace = policy.begin(&HeaderMap::new(), at(false, random));
+        let lower = u64::from_be_bytes(trace.trace_id.to_bytes()[8..].try_into().unwrap());
+        assert_eq!(trace.sampled, lower >> 1 < (1 << 63) / 100, "as TraceIdRatioBased has it");
     }
 }
 
