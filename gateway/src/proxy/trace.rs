@@ -72,6 +72,7 @@ fn begin(tracer: &Tracer, session: &Session, ctx: &Ctx) -> Trace {
 }
 
 /// Whether a debug header holds what it must, with a signature that is right and has not expired.
+#[cold]
 fn is_signed(ctx: &Ctx, token: &HeaderValue) -> bool {
     let key = ctx.generation.as_ref().and_then(|generation| generation.core.signing_key.as_ref());
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());

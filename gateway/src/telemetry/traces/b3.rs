@@ -103,6 +103,7 @@ fn trace(digits: &[u8]) -> Option<TraceId> {
 }
 
 /// Writes the header `b3`.
+#[inline(never)]
 pub fn inject(headers: &mut HeaderMap, trace: TraceId, span: SpanId, sampled: bool, debug: bool) {
     let mut text = *b"00000000000000000000000000000000-0000000000000000-0";
     hex(&trace.to_bytes(), &mut text[..32]);
@@ -112,6 +113,7 @@ pub fn inject(headers: &mut HeaderMap, trace: TraceId, span: SpanId, sampled: bo
 }
 
 /// Writes the `X-B3-*` headers.
+#[inline(never)]
 pub fn inject_multi(headers: &mut HeaderMap, trace: TraceId, span: SpanId, sampled: bool, debug: bool) {
     let (mut trace_text, mut span_text) = ([0; 32], [0; 16]);
     hex(&trace.to_bytes(), &mut trace_text);

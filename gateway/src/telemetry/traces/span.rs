@@ -229,10 +229,15 @@ pub(in crate::telemetry) fn bytes(out: &mut Vec<u8>, field: u32, value: &[u8]) {
     out.extend_from_slice(value);
 }
 
-/// Writes what comes before the bytes of a field.
+/// Writes what comes before the bytes of a field: mostly two bytes, at once.
+#[inline]
 fn begin(out: &mut Vec<u8>, field: u32, length: usize) {
-    tag(out, field, BYTES);
-    varint(out, length as u64);
+    if field < 0x10 && length < 0x80 {
+        out.extend_from_slice(&[(field << 3) as u8 | BYTES, length as u8]);
+    } else {
+        tag(out, field, BYTES);
+        varint(out, length as u64);
+    }
 }
 
 /// What a field of bytes takes up, if its number is below 16.
