@@ -95,7 +95,8 @@ def run_traces(args, report):
     # One hundredth is told from none by many short rounds.
     results = rounds.compare(["serin", *peers.TRACED], 8 * args.rounds, 1, False, say, warm_up=False)
     versions = {name: peers.version(name) for name in results}
-    report.add("traces", results, rounds.table(results, "Spans to a local receiver, of 1 % and of all requests (rounds of 1 s)", versions))
+    title = "Spans to a local receiver, of 1 % and of all requests (rounds of 1 s)"
+    report.add("traces", results, rounds.table(results, title, versions))
     for name, limit in (("traced-1", 1.01), ("traced-100", 1.15)):
         report.bar(f"CPU per request, {name} / serin", results[name]["ratio"]["serin"], limit, "x")
 

@@ -16,6 +16,7 @@ use smallvec::SmallVec;
 use super::ctx::{Ctx, RequestId, Upstream};
 use crate::conf::{Forwarding, TrustRequestId};
 use crate::control::generation::Propagate;
+use crate::telemetry::traces::baggage::BAGGAGE;
 use crate::telemetry::traces::context::{Carried, TRACESTATE};
 
 type Line = SmallVec<[u8; 128]>;
@@ -29,7 +30,6 @@ static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 static X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 static X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 static FORWARDED: HeaderName = HeaderName::from_static("forwarded");
-static BAGGAGE: HeaderName = HeaderName::from_static("baggage");
 
 /// Edits a request's head as plain `http` types. pingora keeps a second map with the spelling of every name, which
 /// doubles the cost of each change; names leave in lower case here, as they do in HTTP/2.
@@ -274,7 +274,7 @@ fn put_first(
     member: &HeaderValue,
     carried: Carried,
 ) -> Result<()> {
-    if carried.nothing || !headers.contains_key(header) {
+    if carried.bare || !headers.contains_key(header) {
         headers.insert(header, member.clone());
         return Ok(());
     }

@@ -50,8 +50,8 @@ impl InForce {
         }
         for (route, side) in generation.core.routes.routes().iter().zip(generation.routes.iter()) {
             names.routes.insert(Arc::clone(&route.name), Arc::clone(side.metrics.service()));
-            ease::breathe();
             names.add_limits("route", &route.name, &side.rate_limits);
+            ease::breathe();
         }
         names
     }

@@ -166,7 +166,7 @@ impl Policy {
             }
         }
         let told_so = || self.formats.contains(&Propagation::Tracecontext) || context::is_sampled(headers);
-        Carried { takes_state: trace.sampled && told_so(), nothing: trace.bare }
+        Carried { takes_state: trace.sampled && told_so(), bare: trace.bare }
     }
 }
 

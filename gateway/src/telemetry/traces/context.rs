@@ -4,6 +4,9 @@
 use http::{HeaderMap, HeaderName, HeaderValue};
 use opentelemetry::trace::{SpanId, TraceId};
 
+use super::b3::B3;
+use super::baggage::BAGGAGE;
+
 /// The header that says which trace a request belongs to.
 pub static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 /// What tracing systems along the way have noted.
@@ -25,7 +28,7 @@ const MAX_STATE: usize = 4_096;
 pub fn is_context(name: &HeaderName) -> bool {
     match name.as_str().as_bytes() {
         [b't', ..] => name == TRACEPARENT || name == TRACESTATE,
-        [b'b', ..] => name == "baggage" || name == "b3",
+        [b'b', ..] => name == BAGGAGE || name == B3,
         [b'x', b'-', b'b', b'3', b'-', ..] => true,
         _ => false,
     }
@@ -37,14 +40,14 @@ pub struct Carried {
     /// Whether the chosen version goes into `tracestate`: into that of a trace that somebody will look at.
     pub takes_state: bool,
     /// Whether nothing of the kind came with the request.
-    pub nothing: bool,
+    pub bare: bool,
 }
 
 impl Carried {
     /// As its headers have it.
     #[must_use]
     pub fn by(headers: &HeaderMap) -> Self {
-        Self { takes_state: is_sampled(headers), nothing: false }
+        Self { takes_state: is_sampled(headers), bare: false }
     }
 }
 

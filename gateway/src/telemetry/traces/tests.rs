@@ -117,13 +117,13 @@ fn what_goes_upstream_is_known() {
     let policy = policy(TrustParent::Any, &[Propagation::Tracecontext, Propagation::Baggage]);
     let (yes, no) = (parent("01"), parent("00"));
     let cases: [(&[(&'static str, &str)], _, _); 7] = [
-        (&[], HIT, Carried { takes_state: true, nothing: true }),
-        (&[], MISS, Carried { takes_state: false, nothing: true }),
-        (&[("baggage", "a=b")], HIT, Carried { takes_state: true, nothing: false }),
-        (&[("tracestate", "a=b")], MISS, Carried { takes_state: false, nothing: false }),
-        (&[("traceparent", &yes)], MISS, Carried { takes_state: true, nothing: false }),
-        (&[("traceparent", &no)], HIT, Carried { takes_state: false, nothing: false }),
-        (&[("b3", "0")], HIT, Carried { takes_state: true, nothing: false }),
+        (&[], HIT, Carried { takes_state: true, bare: true }),
+        (&[], MISS, Carried { takes_state: false, bare: true }),
+        (&[("baggage", "a=b")], HIT, Carried { takes_state: true, bare: false }),
+        (&[("tracestate", "a=b")], MISS, Carried { takes_state: false, bare: false }),
+        (&[("traceparent", &yes)], MISS, Carried { takes_state: true, bare: false }),
+        (&[("traceparent", &no)], HIT, Carried { takes_state: false, bare: false }),
+        (&[("b3", "0")], HIT, Carried { takes_state: true, bare: false }),
     ];
     for (lines, random, expected) in cases {
         let mut headers = headers(lines);
@@ -133,7 +133,7 @@ fn what_goes_upstream_is_known() {
     for (lines, takes_state) in
         [(&[("traceparent", &*yes)], true), (&[("traceparent", &no)], false), (&[("b3", "1")], false)]
     {
-        assert_eq!(Carried::by(&headers(lines)), Carried { takes_state, nothing: false }, "{lines:?}");
+        assert_eq!(Carried::by(&headers(lines)), Carried { takes_state, bare: false }, "{lines:?}");
     }
 }
 
