@@ -349,6 +349,20 @@ async fn an_unsampled_context_passes_untouched_in_every_format() {
     assert!(receiver.now().await.is_empty());
 }
 
+#[tokio::test]
+async fn the_version_goes_into_the_state_of_sampled_traces_alone() {
+    for (share, flags, state) in [("0%", "-02", None), ("100%", "-03", Some("serin=all"))] {
+        let (receiver, origin) = (Receiver::start().await, Origin::start("a").await);
+        let mut conf = traced_conf(&receiver, single(&origin), &json!({"sample": share}));
+        conf.service("pool")["propagate"] = json!({"tracestate": true, "baggage": true});
+        let gateway = Gateway::start(conf).await;
+        let reply = Call::get("/pool").to(gateway.http()).await.expect(200);
+        assert!(reply.seen("traceparent").unwrap().ends_with(flags), "{share}: every trace goes on");
+        assert_eq!(reply.seen("tracestate").as_deref(), state, "{share}");
+        assert_eq!(reply.seen("baggage").as_deref(), Some("serin.subset=all"), "{share}: later hops know in any case");
+    }
+}
+
 fn is_trace_header(name: &str) -> bool {
     name.starts_with("trace") || name.contains("b3")
 }
