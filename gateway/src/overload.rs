@@ -185,7 +185,8 @@ impl Overload {
     }
 
     /// Starts to measure how long work waits for a worker, on the runtime of the caller and once: a task that sleeps is
-    /// late by as long as the queue is.
+    /// late by what is done before timers are looked at, and then waits at the end of the queue like everybody else. (A
+    /// worker runs first what a timer wakes, so that being late alone says nothing of the queue.)
     pub fn probe(self: &Arc<Self>) {
         self.probing.call_once(|| {
             let this = Arc::clone(self);
@@ -195,6 +196,7 @@ impl Overload {
                 loop {
                     let due = tokio::time::Instant::now() + LOOK;
                     tokio::time::sleep_until(due).await;
+                    tokio::task::yield_now().await;
                     this.note(Resource::QueueDelay, micros(delays.add(due.elapsed())));
                     let tasks = runtime.metrics().num_alive_tasks();
                     this.metrics.tasks.set(i64::try_from(tasks).unwrap_or(i64::MAX));
