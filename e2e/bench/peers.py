@@ -21,17 +21,20 @@ ORIGINS = {"V1A": 19001, "V1B": 19002, "V2": 19003}
 PORTS = {"bare": 18001, "serin": 18002, "nginx": 18003, "haproxy": 18004, "envoy": 18005, "traefik": 18006, "guarded": 18007}
 ADMIN = {"serin": 18102, "traefik": 18106, "guarded": 18107}
 NAMES = list(PORTS)
-# Serin that sends spans of such a share of the requests to a receiver; in the part `traces` alone.
+# Serin that sends spans of such a share of the requests to a receiver, and another one that sends none; in the part `traces`
+# alone.
 TRACED = {"traced-1": "1%", "traced-100": "100%"}
-PORTS |= {"traced-1": 18008, "traced-100": 18009}
-ADMIN |= {"traced-1": 18108, "traced-100": 18109}
+BESIDE = ["again", *TRACED]
+PORTS |= {"traced-1": 18008, "traced-100": 18009, "again": 18010}
+ADMIN |= {"traced-1": 18108, "traced-100": 18109, "again": 18110}
 SINK = 18201
-SERINS = {"serin", "guarded", *TRACED}
+SERINS = {"serin", "guarded", *BESIDE}
 
 # How each one writes a JSON line per request to @LOG_FILE@, and how it does not.
 LOGGING = {
     "serin": ("LOG", "telemetry: { access_log: { path: @LOG_FILE@, format: json } }", ""),
     "guarded": ("LOG", "telemetry: { access_log: { path: @LOG_FILE@, format: json } }", ""),
+    "again": ("LOG", "", ""),
     "nginx": ("ACCESS_LOG", "@LOG_FILE@ bench buffer=64k flush=1s", "off"),
     "haproxy": ("LOG", "log global", ""),
     "envoy": ("ACCESS_LOG", open(os.path.join(HERE, "peers", "envoy-log.yaml")).read().strip(), "[]"),

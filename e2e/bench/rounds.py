@@ -11,12 +11,10 @@ from procs import Group, workdir
 COLUMNS = ("cpu_us", "rps", "p50_us", "p99_us", "rss")
 
 
-def compare(names, rounds, seconds, logs, say, warm_up=True):
+def compare(names, rounds, seconds, logs, say):
     """Name -> {medians of COLUMNS, `missing`, `ratio` by other name, `logged` lines per request}."""
     with workdir() as directory, Group() as group:
         peers.start_origins(group, directory)
-        if set(names) & set(peers.TRACED):
-            peers.start_sink(group, directory)
         running, missing = {}, {}
         for name in names:
             say(f"start and probe {name}")
@@ -26,16 +24,15 @@ def compare(names, rounds, seconds, logs, say, warm_up=True):
         samples = {name: [] for name in names}
         for turn in range(rounds):
             for name in names:
-                sample = measure(running[name], seconds, warm_up)
+                sample = measure(running[name], seconds)
                 samples[name].append(sample)
                 say(f"round {turn + 1}/{rounds} {name}: {sample['cpu_us']:.1f} us CPU, {sample['rps']:.0f} requests/s")
     return {name: summary(name, samples, missing[name]) for name in names}
 
 
-def measure(process, seconds, warm_up):
-    """One round: a warm-up if it needs one, then as many requests as are answered."""
-    if warm_up:
-        wrk(process.port, 1)
+def measure(process, seconds):
+    """One round: a warm-up, then as many requests as are answered."""
+    wrk(process.port, 1)
     if process.log_file:
         open(process.log_file, "a").close()
         os.truncate(process.log_file, 0)

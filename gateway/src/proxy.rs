@@ -19,6 +19,7 @@ pub mod headers;
 pub mod load;
 pub mod peer;
 pub mod reply;
+pub mod text;
 
 mod guard;
 mod hedge;

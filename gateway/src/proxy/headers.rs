@@ -14,6 +14,7 @@ use serin_core::tag::Anonymous;
 use smallvec::SmallVec;
 
 use super::ctx::{Ctx, RequestId, Upstream};
+use super::text;
 use crate::conf::{Forwarding, TrustRequestId};
 use crate::control::generation::Propagate;
 use crate::telemetry::traces::baggage::BAGGAGE;
@@ -117,8 +118,7 @@ impl ForwardingHeaders {
 }
 
 fn set_x_forwarded(head: &mut Parts, peer: std::net::IpAddr, tls: bool, trusted: bool) -> Result<()> {
-    let mut line = Line::new();
-    write_ip(&mut line, peer.to_canonical());
+    let line = Line::from_slice(text::ip(peer.to_canonical()).as_bytes());
     append_or_replace(&mut head.headers, &X_FORWARDED_FOR, &line, trusted)?;
     if !(trusted && head.headers.contains_key(&X_FORWARDED_PROTO)) {
         let proto = HeaderValue::from_static(if tls { "https" } else { "http" });
@@ -177,23 +177,6 @@ fn append_or_replace(headers: &mut HeaderMap, name: &HeaderName, line: &Line, tr
     all.extend_from_slice(line);
     headers.insert(name, value(&all)?);
     Ok(())
-}
-
-/// Writes an address. IPv4 is written by hand: the formatting machinery takes ten times as long for four numbers.
-fn write_ip(line: &mut Line, address: std::net::IpAddr) {
-    let std::net::IpAddr::V4(v4) = address else { return write_line(line, format_args!("{address}")) };
-    for (at, octet) in v4.octets().into_iter().enumerate() {
-        if at > 0 {
-            line.push(b'.');
-        }
-        if octet >= 100 {
-            line.push(b'0' + octet / 100);
-        }
-        if octet >= 10 {
-            line.push(b'0' + octet / 10 % 10);
-        }
-        line.push(b'0' + octet % 10);
-    }
 }
 
 fn write_line(line: &mut Line, text: std::fmt::Arguments<'_>) {

@@ -49,9 +49,10 @@ impl Edge {
         let failed = has_failed(ctx, trace, status);
         let slow = tracer.policy.slow_over.is_some_and(|limit| duration > limit);
         if trace.sampled || slow || (tracer.policy.on_error && failed) {
-            let end = SystemTime::now();
-            tracer.send(Telling { session, ctx, trace, status, failed, now, end }.spans());
-            note_exemplar(ctx, trace, duration, end);
+            let at = SystemTime::now();
+            let end = spans::nanos(at.duration_since(UNIX_EPOCH).unwrap_or_default());
+            tracer.send(|spans| Telling { session, ctx, trace, status, failed, now, end }.tell(spans));
+            note_exemplar(ctx, trace, duration, at);
             if let Some(trace) = &mut ctx.trace {
                 trace.sent = true;
             }

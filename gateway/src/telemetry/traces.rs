@@ -4,8 +4,11 @@
 pub mod b3;
 pub mod baggage;
 pub mod context;
+pub mod queue;
 pub mod span;
 
+use std::cell::RefCell;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::{HeaderMap, HeaderName};
@@ -13,9 +16,9 @@ use opentelemetry::trace::{SpanId, TraceId};
 use prometheus::IntCounter;
 use serin_core::breaker::Phase;
 use serin_core::subset::FallbackReason;
-use tokio::sync::mpsc;
 
 use self::context::{Carried, Parent};
+use self::queue::Queue;
 use self::span::Spans;
 use crate::conf::{self, Propagation, TrustParent};
 
@@ -81,48 +84,70 @@ impl Policy {
     /// Decides how a request is traced.
     #[must_use]
     pub fn begin(&self, headers: &HeaderMap, circumstances: Circumstances) -> Trace {
-        let Circumstances { trusted_proxy, debug, sample, random } = circumstances;
-        let trusted = match self.trust {
-            TrustParent::Any => true,
-            TrustParent::TrustedProxies => trusted_proxy,
-            TrustParent::Never => false,
-        };
         // Most requests bring nothing of the kind, and one look at the names is quicker than one for each of them.
-        let bare = !headers.keys().any(context::is_context);
-        let (origin, format) = if bare { (Origin::Nothing, None) } else { self.extract(headers) };
-        let said = match origin {
-            Origin::Parent(parent) => parent.sampled,
-            Origin::Decision(sampled) => Some(sampled),
-            Origin::Nothing => None,
-        };
-        // By the lower half of the trace's identity, as samplers of OpenTelemetry (TraceIdRatioBased) do further on: what is
-        // sampled here is sampled by each of them whose share is as large.
-        let by_share = || sample.unwrap_or(self.sample).takes(random[1]);
-        let sampled = debug || said.filter(|_| trusted).unwrap_or_else(by_share);
-        let parent = match origin {
-            Origin::Parent(parent) => Some(parent),
-            Origin::Decision(_) | Origin::Nothing => None,
-        };
+        if headers.keys().any(context::is_context) {
+            self.go_on(headers, circumstances)
+        } else {
+            self.start(circumstances.debug || self.takes(circumstances), circumstances.random)
+        }
+    }
+
+    /// A trace of our own.
+    fn start(&self, sampled: bool, random: [u64; 3]) -> Trace {
         Trace {
-            trace_id: parent.map_or_else(|| TraceId::from(nonzero(wide(random[0], random[1]))), |p| p.trace_id),
-            span_id: SpanId::from(nonzero(random[2])),
-            parent: parent.map(|parent| parent.span_id),
+            trace_id: TraceId::from(nonzero(wide(random[0], random[1]))),
+            span_id: new_span_id(random[2]),
+            parent: None,
             sampled,
             recorded: sampled || self.on_error || self.slow_over.is_some(),
-            debug: sampled && trusted && parent.is_some_and(|parent| parent.debug),
-            random: parent.is_none_or(|parent| parent.random),
-            // Whoever said that it is not sampled is right, and may be passed on as it is.
-            untouched: !sampled && said == Some(false),
-            bare,
-            keeps_state: format == Some(Propagation::Tracecontext) && context::is_sound_state(headers),
+            debug: false,
+            random: true,
+            untouched: false,
+            bare: true,
+            keeps_state: false,
             attempts: Vec::new(),
             grpc_status: None,
             sent: false,
         }
     }
 
-    /// What the first format that is sound says. Kept out of the way of the requests that bring nothing.
+    /// The trace of a request whose headers say something of one.
     #[cold]
+    fn go_on(&self, headers: &HeaderMap, circumstances: Circumstances) -> Trace {
+        let trusted = match self.trust {
+            TrustParent::Any => true,
+            TrustParent::TrustedProxies => circumstances.trusted_proxy,
+            TrustParent::Never => false,
+        };
+        let (origin, format) = self.extract(headers);
+        let (parent, said) = match origin {
+            Origin::Parent(parent) => (Some(parent), parent.sampled),
+            Origin::Decision(sampled) => (None, Some(sampled)),
+            Origin::Nothing => (None, None),
+        };
+        let obeyed = said.filter(|_| trusted);
+        let sampled = circumstances.debug || obeyed.unwrap_or_else(|| self.takes(circumstances));
+        let ours = self.start(sampled, circumstances.random);
+        Trace {
+            trace_id: parent.map_or(ours.trace_id, |parent| parent.trace_id),
+            parent: parent.map(|parent| parent.span_id),
+            debug: sampled && trusted && parent.is_some_and(|parent| parent.debug),
+            random: parent.is_none_or(|parent| parent.random),
+            // Whoever said that it is not sampled is right, and may be passed on as it is.
+            untouched: !sampled && said == Some(false),
+            bare: false,
+            keeps_state: format == Some(Propagation::Tracecontext) && context::is_sound_state(headers),
+            ..ours
+        }
+    }
+
+    /// Whether the share has a request sampled: by the lower half of the trace's identity, as samplers of OpenTelemetry
+    /// (TraceIdRatioBased) do further on. What is sampled here is sampled by each of them whose share is as large.
+    fn takes(&self, circumstances: Circumstances) -> bool {
+        circumstances.sample.unwrap_or(self.sample).takes(circumstances.random[1])
+    }
+
+    /// What the first format that is sound says.
     fn extract(&self, headers: &HeaderMap) -> (Origin, Option<Propagation>) {
         for &format in &self.formats {
             let b3 = match format {
@@ -260,24 +285,31 @@ pub struct Attempt {
 pub struct Tracer {
     /// How requests are traced.
     pub policy: Policy,
-    queue: mpsc::Sender<Spans>,
+    queue: Arc<Queue>,
     dropped: IntCounter,
+}
+
+thread_local! {
+    /// Where spans are written: memory that is at hand.
+    static SPANS: RefCell<Spans> = RefCell::default();
 }
 
 impl Tracer {
     /// A tracer whose spans go into a queue; `dropped` counts those that find no room there.
     #[must_use]
-    pub fn new(policy: Policy, queue: mpsc::Sender<Spans>, dropped: IntCounter) -> Self {
+    pub fn new(policy: Policy, queue: Arc<Queue>, dropped: IntCounter) -> Self {
         Self { policy, queue, dropped }
     }
 
-    /// Hands spans over, or drops and counts them: nobody ever waits for a receiver.
-    pub fn send(&self, spans: Spans) {
-        if let Err(mpsc::error::TrySendError::Full(spans) | mpsc::error::TrySendError::Closed(spans)) =
-            self.queue.try_send(spans)
-        {
-            self.dropped.inc_by(u64::from(spans.count()));
-        }
+    /// Hands over the spans of a request, or drops and counts them: nobody ever waits for a receiver.
+    pub fn send(&self, tell: impl FnOnce(&mut Spans)) {
+        SPANS.with_borrow_mut(|spans| {
+            spans.clear();
+            tell(spans);
+            if !self.queue.push(spans) {
+                self.dropped.inc_by(u64::from(spans.count()));
+            }
+        });
     }
 }
 

@@ -1,16 +1,16 @@
 //! The spans of a request that has ended: HTTP and RPC semantic conventions
 //! (<https://opentelemetry.io/docs/specs/semconv/http/http-spans/>), and the decision.
 
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use http::header;
 use pingora::proxy::Session;
 
 use crate::proxy::ctx::{Ctx, Upstream};
 use crate::proxy::peer::Protocol;
-use crate::proxy::{head, is_tls, reply};
+use crate::proxy::{head, is_tls, reply, text};
 use crate::telemetry::traces::context::TRACESTATE;
-use crate::telemetry::traces::span::{Attributes, Head, Kind, Spans, Text, TraceContext};
+use crate::telemetry::traces::span::{Attributes, Head, Kind, Spans, TraceContext};
 use crate::telemetry::traces::{Attempt, Trace};
 
 /// Methods that spans are named after (RFC 9110 section 9 and RFC 5789); all others are `_OTHER`.
@@ -43,50 +43,47 @@ pub(super) struct Telling<'a> {
     pub(super) status: u16,
     pub(super) failed: bool,
     pub(super) now: Instant,
-    pub(super) end: SystemTime,
+    /// The same moment in nanoseconds since the Unix epoch.
+    pub(super) end: u64,
 }
 
 impl Telling<'_> {
-    /// All of them.
-    pub(super) fn spans(&self) -> Spans {
-        let headers = &self.session.req_header().headers;
-        let state = headers.get(&TRACESTATE).filter(|_| self.trace.keeps_state());
+    /// All of it.
+    pub(super) fn tell(&self, spans: &mut Spans) {
+        let state = self.trace.keeps_state().then(|| self.session.req_header().headers.get(&TRACESTATE)).flatten();
         let state = state.and_then(|state| state.to_str().ok()).unwrap_or_default();
         let context = TraceContext { trace_id: self.trace.trace_id, flags: self.trace.flags(), state };
-        let mut spans = Spans::with_capacity(1 + self.trace.attempts.len());
-        let pattern = self.ctx.route_side().and_then(|route| route.pattern.as_deref());
-        let (method, _) = self.method();
-        let rpc = self.rpc();
         // A path that anybody may choose is no name.
-        let name = pattern.map(|pattern| format!(" {pattern}")).unwrap_or_default();
+        let pattern = self.ctx.route_side().and_then(|route| route.pattern.as_deref());
+        let call = self.call();
+        let method = call.method.unwrap_or("HTTP");
         let head = Head {
             span_id: self.trace.span_id,
             parent: self.trace.parent,
-            name: (method, &name),
+            name: (method, pattern),
             kind: Kind::Server,
-            times: (self.nanos(self.ctx.start), self.nanos(self.now)),
+            times: (self.nanos(self.ctx.start), self.end),
             failed: self.failed,
         };
-        spans.add(&context, &head, |attributes| self.server(attributes, pattern, rpc));
+        spans.add(&context, &head, |attributes| self.server(attributes, pattern, call));
         for (at, attempt) in self.trace.attempts.iter().enumerate() {
             let head = Head {
                 span_id: attempt.span_id,
                 parent: Some(self.trace.span_id),
-                name: (method, ""),
+                name: (method, None),
                 kind: Kind::Client,
-                times: (self.nanos(attempt.start), self.nanos(attempt.end.unwrap_or(self.now))),
+                times: (self.nanos(attempt.start), attempt.end.map_or(self.end, |end| self.nanos(end))),
                 failed: self.attempt_error(attempt).is_some(),
             };
-            spans.add(&context, &head, |attributes| self.client(attributes, at, attempt, rpc));
+            spans.add(&context, &head, |attributes| self.client(attributes, at, attempt, call));
         }
-        spans
     }
 
     /// What the span of the request says.
-    fn server(&self, out: &mut Attributes<'_>, pattern: Option<&str>, rpc: Option<&str>) {
+    fn server(&self, out: &mut Attributes<'_>, pattern: Option<&str>, call: Call<'_>) {
         let (session, ctx) = (self.session, self.ctx);
         let head = session.req_header();
-        self.request(out, rpc);
+        self.request(out, call);
         out.text("url.scheme", if is_tls(session) { "https" } else { "http" });
         out.text("url.path", head.uri.path());
         if let Some(query) = head.uri.query() {
@@ -98,12 +95,12 @@ impl Telling<'_> {
         if let Some(local) = session.server_addr().and_then(|address| address.as_inet()) {
             out.number("server.port", u64::from(local.port()));
         }
-        let client = Text::of(ctx.client_ip);
-        out.text("client.address", client.as_str());
+        let client = text::ip(ctx.client_ip);
+        out.text("client.address", &client);
         if let Some(peer) = session.client_addr().and_then(|address| address.as_inet()) {
-            // Mostly they are the same, and showing an address takes its time.
-            let other = (peer.ip() != ctx.client_ip).then(|| Text::of(peer.ip()));
-            out.text("network.peer.address", other.as_ref().unwrap_or(&client).as_str());
+            // Mostly they are the same.
+            let other = (peer.ip() != ctx.client_ip).then(|| text::ip(peer.ip()));
+            out.text("network.peer.address", &other.unwrap_or(client));
             out.number("network.peer.port", u64::from(peer.port()));
         }
         out.text("network.protocol.version", if session.is_http2() { "2" } else { version(head.version) });
@@ -123,8 +120,8 @@ impl Telling<'_> {
     /// Where the request was sent, and why.
     fn decision(&self, out: &mut Attributes<'_>) {
         let Some(generation) = &self.ctx.generation else { return };
-        let (routing, traffic) = (generation.routing_revision, generation.traffic_revision);
-        out.shown("serin.revision", format_args!("{routing}.{traffic}"));
+        let revision = [generation.routing_revision, generation.traffic_revision];
+        out.text("serin.revision", &text::numbers(revision, "."));
         let routes = generation.core.routes.routes();
         out.maybe("serin.route", self.ctx.route.map(|route| &*routes[route].name));
         out.maybe("serin.limit", self.ctx.limited_by.as_deref());
@@ -137,32 +134,30 @@ impl Telling<'_> {
         out.text("serin.why", assignment.why.as_str());
         out.maybe("serin.tag", assignment.rule.map(|rule| &*service.tags[rule].name));
         if upstream.is_keyed() {
-            out.text("serin.bucket", Text::hex(assignment.bucket.0).as_str());
+            out.text("serin.bucket", &format!("{:016x}", assignment.bucket.0));
         }
         out.maybe("serin.fallback_reason", upstream.fallback.map(|reason| reason.as_str()));
         out.number("serin.attempts", upstream.tried.len() as u64);
-        out.number("serin.decision_ns", u64::try_from(self.ctx.decision.as_nanos()).unwrap_or(u64::MAX));
+        out.number("serin.decision_ns", nanos(self.ctx.decision));
     }
 
     /// What the span of an attempt says.
-    fn client(&self, out: &mut Attributes<'_>, at: usize, attempt: &Attempt, rpc: Option<&str>) {
+    fn client(&self, out: &mut Attributes<'_>, at: usize, attempt: &Attempt, call: Call<'_>) {
         let Some((generation, upstream)) = self.ctx.generation.as_ref().zip(self.ctx.upstream.as_ref()) else { return };
         let (service, side) = (&generation.core.services[upstream.service], &generation.services[upstream.service]);
         let address = service.instances[attempt.instance as usize].address;
-        let instance = Text::of(address);
-        let instance = instance.as_str();
-        let ip = instance.rsplit_once(':').map_or(instance, |(ip, _)| ip.trim_matches(['[', ']']));
+        let (instance, ip) = (text::socket(address), text::ip(address.ip()));
         let policy = side.pools[attempt.instance as usize].policy();
-        self.request(out, rpc);
+        self.request(out, call);
         let uri = &self.session.req_header().uri;
         let scheme = if policy.tls.is_some() { "https" } else { "http" };
         let path = self.ctx.chosen().map(|(route, _)| route.rewrite.path.apply(&route.path, uri.path()));
         let path = path.as_deref().unwrap_or_default();
         let query = uri.query().map(|query| format!("?{}", without_values(query))).unwrap_or_default();
-        out.text("url.full", &[scheme, "://", instance, path, &query].concat());
-        out.text("server.address", ip);
+        out.joined("url.full", &[scheme, "://", &instance, path, &query]);
+        out.text("server.address", &ip);
         out.number("server.port", u64::from(address.port()));
-        out.text("network.peer.address", ip);
+        out.text("network.peer.address", &ip);
         out.number("network.peer.port", u64::from(address.port()));
         out.text("network.protocol.version", if policy.protocol == Protocol::Http1 { "1.1" } else { "2" });
         if at > 0 {
@@ -175,7 +170,7 @@ impl Telling<'_> {
             self.error_type(out, attempt.error, attempt.status);
         }
         out.number("serin.attempt", at as u64 + 1);
-        out.text("serin.instance", instance);
+        out.text("serin.instance", &instance);
         out.text("serin.service", &service.name);
         self.subset(out, upstream, attempt.subset);
         out.text("serin.balancer", if attempt.plain { "round_robin" } else { &side.metrics.strategy });
@@ -184,19 +179,18 @@ impl Telling<'_> {
     }
 
     /// What both kinds of spans say of the request.
-    fn request(&self, out: &mut Attributes<'_>, rpc: Option<&str>) {
-        let (_, method) = self.method();
-        out.text("http.request.method", if METHODS.contains(&method) { method } else { "_OTHER" });
-        if !METHODS.contains(&method) {
-            out.text("http.request.method_original", method);
+    fn request(&self, out: &mut Attributes<'_>, call: Call<'_>) {
+        out.text("http.request.method", call.method.unwrap_or("_OTHER"));
+        if call.method.is_none() {
+            out.text("http.request.method_original", self.session.req_header().method.as_str());
         }
-        let Some(rpc) = rpc else { return };
+        let Some(rpc) = call.rpc else { return };
         out.text("rpc.system.name", "grpc");
         out.text("rpc.method", rpc);
         if let Some(code) = self.trace.grpc_status {
             match CODES.get(usize::from(code)) {
                 Some(name) => out.text("rpc.response.status_code", name),
-                None => out.shown("rpc.response.status_code", code),
+                None => out.text("rpc.response.status_code", &text::numbers([code], "")),
             }
         }
     }
@@ -207,16 +201,11 @@ impl Telling<'_> {
         out.text("serin.subset", subset.map_or("any", |subset| &subsets[subset].name));
     }
 
-    /// The method as spans are named after it, and as it was sent.
-    fn method(&self) -> (&str, &str) {
-        let method = self.session.req_header().method.as_str();
-        (if METHODS.contains(&method) { method } else { "HTTP" }, method)
-    }
-
-    /// The method of a gRPC call: `package.Service/Method`.
-    fn rpc(&self) -> Option<&str> {
-        let path = self.session.req_header().uri.path();
-        path.strip_prefix('/').filter(|path| reply::is_grpc(self.session) && path.contains('/'))
+    fn call(&self) -> Call<'_> {
+        let head = self.session.req_header();
+        let method = Some(head.method.as_str()).filter(|method| METHODS.contains(method));
+        let rpc = || head.uri.path().strip_prefix('/').filter(|path| path.contains('/'));
+        Call { method, rpc: reply::is_grpc(self.session).then(rpc).flatten() }
     }
 
     /// What went wrong with an attempt: a client's span has failed from status 400 on.
@@ -232,16 +221,29 @@ impl Telling<'_> {
         let grpc = self.trace.grpc_status.filter(|code| *code != 0).and_then(|code| CODES.get(usize::from(code)));
         match (error, status) {
             (Some(error), _) => out.text("error.type", error),
-            (None, Some(status)) if status >= 400 => out.shown("error.type", status),
+            (None, Some(status)) if status >= 400 => out.text("error.type", &text::numbers([status], "")),
             (None, _) => out.text("error.type", grpc.unwrap_or(&"_OTHER")),
         }
     }
 
     /// A moment on the wall clock.
     fn nanos(&self, at: Instant) -> u64 {
-        let at = self.end.checked_sub(self.now.saturating_duration_since(at)).unwrap_or(UNIX_EPOCH);
-        u64::try_from(at.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos()).unwrap_or(u64::MAX)
+        self.end.saturating_sub(nanos(self.now.saturating_duration_since(at)))
     }
+}
+
+/// What is called.
+#[derive(Clone, Copy)]
+struct Call<'a> {
+    /// The method, if it is one of those that spans are named after.
+    method: Option<&'a str>,
+    /// The method of a gRPC call: `package.Service/Method`.
+    rpc: Option<&'a str>,
+}
+
+/// A time in nanoseconds: enough for five hundred years.
+pub(super) fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn version(version: http::Version) -> &'static str {
@@ -249,6 +251,7 @@ fn version(version: http::Version) -> &'static str {
 }
 
 /// A query without its values: there are keys of users among them, which nothing tells.
+#[inline(never)]
 fn without_values(query: &str) -> String {
     let pairs = query.split('&').take(32).map(|pair| match pair.split_once('=') {
         Some((name, _)) => format!("{name}=REDACTED"),

@@ -1,9 +1,8 @@
-//! Sends spans. Requests leave theirs in a bounded queue, which is emptied some times a second and not at every span:
-//! waking somebody up costs more than a span does. What finds no room, or cannot be delivered, is counted and gone.
+//! Sends spans, a batch at a time: as soon as one is full, and every second what there is. What cannot be delivered is
+//! counted and gone.
 
-use std::future;
-use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -14,33 +13,16 @@ use pingora::services::background::BackgroundService;
 use prometheus::IntCounter;
 use prost::Message as _;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::sleep;
+use tokio::time::{MissedTickBehavior, interval};
 
 use super::client::Client;
 use super::receiver::{Env, Variable};
 use super::{Complaint, SCHEMA, SCOPE, Signal, deliver};
-use crate::telemetry::traces::span::{Spans, bytes, nested};
+use crate::telemetry::traces::queue::{Batch, Batching, Queue};
+use crate::telemetry::traces::span::{MAX_HEAD, begin, bytes, size};
 
-/// How long the queue is left alone once there is something in it, if a lot comes: no longer than it takes to fill it.
-const SHORT: Duration = Duration::from_millis(20);
-/// The longest that is, if little comes, for a queue of the usual size.
-const LONG: Duration = Duration::from_millis(80);
-/// The usual size of the queue.
-const QUEUE: u32 = 8_192;
-/// Most bytes of a message.
-const MAX_BYTES: usize = 2 << 20;
-
-/// How spans are batched: the variables of the batch span processor
-/// (<https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/>).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Batching {
-    /// How long spans wait for others at most (`OTEL_BSP_SCHEDULE_DELAY`).
-    pub delay: Duration,
-    /// Requests whose spans may wait (`OTEL_BSP_MAX_QUEUE_SIZE`).
-    pub queue: usize,
-    /// Most spans of a message (`OTEL_BSP_MAX_EXPORT_BATCH_SIZE`).
-    pub batch: usize,
-}
+/// Spans wait for others for so long at least.
+const LEAST_DELAY: Duration = Duration::from_millis(10);
 
 impl Batching {
     /// As the environment has it. Batches are as large as the specification has them, but due every second, and sent as soon
@@ -53,18 +35,9 @@ impl Batching {
         let size = |number: u64| usize::try_from(number).unwrap_or(usize::MAX).min(1 << 20);
         Ok(Self {
             delay: Duration::from_millis(number("OTEL_BSP_SCHEDULE_DELAY", 1_000)?),
-            queue: size(number("OTEL_BSP_MAX_QUEUE_SIZE", QUEUE.into())?),
+            queue: size(number("OTEL_BSP_MAX_QUEUE_SIZE", 8_192)?),
             batch: size(number("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 512)?),
         })
-    }
-
-    /// How long the queue is left alone after a pause in which so much came: a core is not woken up for little, and a
-    /// queue in which there is a lot does not run over.
-    fn pause(self, before: Duration, came: usize) -> Duration {
-        let much = came > self.queue / 16;
-        // Queues are no longer than a million.
-        let longest = (LONG * self.queue as u32 / QUEUE).clamp(SHORT, LONG);
-        if much { SHORT } else { (before * 2).min(longest) }.min(self.delay)
     }
 }
 
@@ -101,9 +74,10 @@ impl Flush {
 
 struct Export {
     client: Client,
-    queue: mpsc::Receiver<Spans>,
+    queue: Arc<Queue>,
+    delay: Duration,
     flushes: mpsc::Receiver<oneshot::Sender<()>>,
-    batch: Batch,
+    envelope: Envelope,
     counters: SpanCounters,
     complaint: Complaint,
 }
@@ -116,12 +90,13 @@ impl SpanExport {
         resource: &Resource,
         batching: Batching,
         counters: SpanCounters,
-    ) -> (Self, mpsc::Sender<Spans>, Flush) {
-        let (sender, queue) = mpsc::channel(batching.queue);
+    ) -> (Self, Arc<Queue>, Flush) {
         let (flush, flushes) = mpsc::channel(1);
-        let batch = Batch::new(resource, batching);
-        let export = Export { client, queue, flushes, batch, counters, complaint: Complaint::default() };
-        (Self(Mutex::new(Some(export))), sender, Flush(flush))
+        let envelope = Envelope::new(resource);
+        let queue = Arc::new(Queue::new(batching, envelope.room()));
+        let (delay, complaint) = (batching.delay.max(LEAST_DELAY), Complaint::default());
+        let export = Export { client, queue: Arc::clone(&queue), delay, flushes, envelope, counters, complaint };
+        (Self(Mutex::new(Some(export))), queue, Flush(flush))
     }
 }
 
@@ -130,15 +105,14 @@ impl BackgroundService for SpanExport {
     async fn start(&self, mut shutdown: ShutdownWatch) {
         let taken = self.0.lock().ok().and_then(|mut export| export.take());
         let Some(mut export) = taken else { return };
-        let mut pause = SHORT;
+        let mut due = interval(export.delay);
+        due.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                () = gather(&mut export.queue, &mut export.batch, pause) => {
-                    let taken = export.look(false).await;
-                    pause = export.batch.batching.pause(pause, taken);
-                }
+                () = export.queue.filled() => export.empty(false).await,
+                _ = due.tick() => export.empty(true).await,
                 Some(done) = export.flushes.recv() => {
-                    export.look(true).await;
+                    export.empty(true).await;
                     // Whoever asked may have left.
                     let _ = done.send(());
                 }
@@ -148,34 +122,12 @@ impl BackgroundService for SpanExport {
     }
 }
 
-/// Returns some time after spans have come: until then, nobody looks.
-async fn gather(queue: &mut mpsc::Receiver<Spans>, batch: &mut Batch, pause: Duration) {
-    if batch.count == 0 {
-        match queue.recv().await {
-            Some(spans) => batch.add(&spans),
-            // Whoever makes spans is gone, and there are none to come.
-            None => future::pending().await,
-        }
-    }
-    sleep(pause).await;
-}
-
 impl Export {
-    /// Sends what is due, or everything; says of how many requests there was something in the queue.
-    async fn look(&mut self, everything: bool) -> usize {
-        let mut taken = 0;
-        loop {
-            while !self.batch.is_full() {
-                let Ok(spans) = self.queue.try_recv() else { break };
-                self.batch.add(&spans);
-                taken += 1;
-            }
-            let due = self.batch.is_full() || self.batch.is_old() || (everything && self.batch.count > 0);
-            if !due {
-                return taken;
-            }
-            let (message, count) = self.batch.take();
-            self.send(message, count).await;
+    /// Sends what is full, or everything.
+    async fn empty(&mut self, everything: bool) {
+        while let Some(batch) = self.queue.take(everything) {
+            let count = batch.spans;
+            self.send(self.envelope.around(batch), count).await;
         }
     }
 
@@ -193,53 +145,44 @@ impl Export {
     }
 }
 
-/// Spans that are sent together.
-struct Batch {
-    /// The resource as bytes, and the scope.
+/// What is around the spans in each message.
+struct Envelope {
+    /// The resource and the scope, each as a field.
     resource: Vec<u8>,
     scope: Vec<u8>,
-    batching: Batching,
-    spans: Vec<u8>,
-    count: u64,
-    since: Option<Instant>,
 }
 
-impl Batch {
-    fn new(resource: &Resource, batching: Batching) -> Self {
+impl Envelope {
+    fn new(resource: &Resource) -> Self {
         let version = env!("CARGO_PKG_VERSION").to_owned();
         let scope = InstrumentationScope { name: SCOPE.to_owned(), version, ..InstrumentationScope::default() };
-        let (resource, scope) = (resource.encode_to_vec(), scope.encode_to_vec());
-        Self { resource, scope, batching, spans: Vec::new(), count: 0, since: None }
+        let field = |message: Vec<u8>| {
+            let mut field = Vec::new();
+            bytes(&mut field, 1, &message);
+            field
+        };
+        Self { resource: field(resource.encode_to_vec()), scope: field(scope.encode_to_vec()) }
     }
 
-    fn add(&mut self, spans: &Spans) {
-        self.since.get_or_insert_with(Instant::now);
-        self.spans.extend_from_slice(spans.bytes());
-        self.count += u64::from(spans.count());
+    /// What comes before the spans takes up no more: two fields, and the heads of those that they are in.
+    fn room(&self) -> usize {
+        self.resource.len() + self.scope.len() + 2 * MAX_HEAD
     }
 
-    fn is_full(&self) -> bool {
-        self.count >= self.batching.batch as u64 || self.spans.len() >= MAX_BYTES
-    }
-
-    fn is_old(&self) -> bool {
-        self.since.is_some_and(|since| since.elapsed() >= self.batching.delay)
-    }
-
-    /// An `ExportTraceServiceRequest` of what there is, and how many spans that are.
-    fn take(&mut self) -> (Bytes, u64) {
-        let mut message = Vec::with_capacity(self.spans.len() + self.resource.len() + self.scope.len() + 128);
-        nested(&mut message, 1, |out| {
-            bytes(out, 1, &self.resource);
-            nested(out, 2, |out| {
-                bytes(out, 1, &self.scope);
-                out.extend_from_slice(&self.spans);
-                bytes(out, 3, SCHEMA.as_bytes());
-            });
-        });
-        self.spans.clear();
-        self.since = None;
-        (message.into(), std::mem::take(&mut self.count))
+    /// An `ExportTraceServiceRequest`. The spans stay where they are: what comes before them is written to end where they
+    /// begin.
+    fn around(&self, batch: Batch) -> Bytes {
+        let (room, mut message) = (self.room(), batch.bytes);
+        bytes(&mut message, 3, SCHEMA.as_bytes());
+        let length = self.scope.len() + message.len() - room;
+        let mut first = Vec::with_capacity(room);
+        begin(&mut first, 1, self.resource.len() + size(length));
+        first.extend_from_slice(&self.resource);
+        begin(&mut first, 2, length);
+        first.extend_from_slice(&self.scope);
+        let start = room - first.len();
+        message[start..room].copy_from_slice(&first);
+        Bytes::from(message).slice(start..)
     }
 }
 
@@ -249,56 +192,32 @@ mod tests {
     use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 
     use super::*;
-    use crate::telemetry::traces::span::{Head, Kind, TraceContext};
-
-    fn spans(count: u64) -> Spans {
-        let mut spans = Spans::with_capacity(2);
-        let trace = TraceContext { trace_id: TraceId::from(7), flags: 1, state: "" };
-        for id in 1..=count {
-            let head = Head {
-                span_id: SpanId::from(id),
-                parent: None,
-                name: ("GET", ""),
-                kind: Kind::Server,
-                times: (1, 2),
-                failed: false,
-            };
-            spans.add(&trace, &head, |attributes| attributes.text("a", "b"));
-        }
-        spans
-    }
+    use crate::telemetry::traces::span::{Head, Kind, Spans, TraceContext};
 
     #[test]
     fn a_batch_is_one_message() {
-        let batching = Batching { delay: Duration::ZERO, queue: 8, batch: 5 };
-        let mut batch = Batch::new(&Resource::default(), batching);
-        assert!(!batch.is_full() && !batch.is_old());
-        batch.add(&spans(2));
-        assert!(!batch.is_full() && batch.is_old());
-        batch.add(&spans(3));
-        assert!(batch.is_full());
-        let (message, count) = batch.take();
-        let read = ExportTraceServiceRequest::decode(message).unwrap();
-        let scope = &read.resource_spans[0].scope_spans[0];
-        assert_eq!((count, scope.spans.len(), scope.schema_url.as_str()), (5, 5, SCHEMA));
-        assert_eq!(scope.scope.as_ref().unwrap().name, "serin");
-        assert!(!batch.is_full() && !batch.is_old());
-    }
-
-    #[test]
-    fn the_queue_is_left_alone_for_longer_while_little_comes() {
-        let ms = Duration::from_millis;
-        let pauses = |queue, delay, came: &[usize]| {
-            let batching = Batching { delay: ms(delay), queue, batch: 512 };
-            let mut pause = SHORT;
-            came.iter().map(|&came| (pause = batching.pause(pause, came), pause).1.as_millis()).collect::<Vec<_>>()
-        };
-        assert_eq!(pauses(8_192, 1_000, &[1, 512, 0, 513, 8_192, 3]), [40, 80, 80, 20, 20, 40]);
-        assert_eq!(pauses(1 << 20, 1_000, &[1, 1, 1]), [40, 80, 80], "not for longer, though");
-        assert_eq!(pauses(2_048, 1_000, &[1, 1]), [20, 20], "a short queue is full soon");
-        assert_eq!(pauses(16, 1_000, &[1, 2]), [20, 20]);
-        assert_eq!(pauses(8_192, 50, &[1, 1]), [40, 50], "nothing waits for longer than it may");
-        assert_eq!(pauses(8_192, 0, &[1]), [0]);
+        let batching = Batching { delay: Duration::ZERO, queue: 2_000, batch: 2_000 };
+        let envelope = Envelope::new(&Resource { dropped_attributes_count: 7, ..Resource::default() });
+        let queue = Queue::new(batching, envelope.room());
+        let trace = TraceContext { trace_id: TraceId::from(7), flags: 1, state: "" };
+        // Lengths before what is in it take up to three bytes.
+        for count in [1, 5, 1_000] {
+            for id in 1..=count {
+                let (span_id, name) = (SpanId::from(id), ("GET", None));
+                let head = Head { span_id, parent: None, name, kind: Kind::Server, times: (1, 2), failed: false };
+                let mut spans = Spans::default();
+                spans.add(&trace, &head, |attributes| attributes.text("a", "b"));
+                assert!(queue.push(&spans));
+            }
+            let message = envelope.around(queue.take(true).unwrap());
+            let read = ExportTraceServiceRequest::decode(message).unwrap();
+            let [resource] = &read.resource_spans[..] else { panic!("{read:?}") };
+            let [scope] = &resource.scope_spans[..] else { panic!("{resource:?}") };
+            assert_eq!(resource.resource.as_ref().unwrap().dropped_attributes_count, 7);
+            assert_eq!((&*scope.scope.as_ref().unwrap().name, &*scope.schema_url), ("serin", SCHEMA));
+            let ids: Vec<_> = scope.spans.iter().map(|span| span.span_id.clone()).collect();
+            assert_eq!(ids, (1..=count).map(|id| id.to_be_bytes().to_vec()).collect::<Vec<_>>());
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use http::{HeaderMap, HeaderName, HeaderValue};
 use opentelemetry::trace::{SpanId, TraceId};
 
-use super::context::{Parent, hex, single, span_id, trace_id, visible};
+use super::context::{Parent, hex, single, span_hex, span_id, trace_id, visible};
 
 /// All in one.
 pub static B3: HeaderName = HeaderName::from_static("b3");
@@ -106,8 +106,8 @@ fn trace(digits: &[u8]) -> Option<TraceId> {
 #[inline(never)]
 pub fn inject(headers: &mut HeaderMap, trace: TraceId, span: SpanId, sampled: bool, debug: bool) {
     let mut text = *b"00000000000000000000000000000000-0000000000000000-0";
-    hex(&trace.to_bytes(), &mut text[..32]);
-    hex(&span.to_bytes(), &mut text[33..49]);
+    text[..32].copy_from_slice(&hex(trace.to_bytes()));
+    text[33..49].copy_from_slice(&span_hex(span, 0)[..16]);
     text[50] = State::text(sampled, debug);
     headers.insert(&B3, visible(&text));
 }
@@ -115,11 +115,8 @@ pub fn inject(headers: &mut HeaderMap, trace: TraceId, span: SpanId, sampled: bo
 /// Writes the `X-B3-*` headers.
 #[inline(never)]
 pub fn inject_multi(headers: &mut HeaderMap, trace: TraceId, span: SpanId, sampled: bool, debug: bool) {
-    let (mut trace_text, mut span_text) = ([0; 32], [0; 16]);
-    hex(&trace.to_bytes(), &mut trace_text);
-    hex(&span.to_bytes(), &mut span_text);
-    headers.insert(&TRACE_ID, visible(&trace_text));
-    headers.insert(&SPAN_ID, visible(&span_text));
+    headers.insert(&TRACE_ID, visible(&hex(trace.to_bytes())));
+    headers.insert(&SPAN_ID, visible(&span_hex(span, 0)[..16]));
     headers.remove(&PARENT_ID);
     if sampled && debug {
         headers.insert(&FLAGS, HeaderValue::from_static("1"));

@@ -2,7 +2,6 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// What a user of tracing has its services tell each other.
 /// What a request brings along for later hops.
 pub static BAGGAGE: HeaderName = HeaderName::from_static("baggage");
 /// Most members that are passed on (section 3.3.2).

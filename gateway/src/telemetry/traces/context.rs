@@ -4,9 +4,6 @@
 use http::{HeaderMap, HeaderName, HeaderValue};
 use opentelemetry::trace::{SpanId, TraceId};
 
-use super::b3::B3;
-use super::baggage::BAGGAGE;
-
 /// The header that says which trace a request belongs to.
 pub static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 /// What tracing systems along the way have noted.
@@ -26,11 +23,9 @@ const MAX_STATE: usize = 4_096;
 /// Whether a header is one of those that say something of a trace, in any format.
 #[must_use]
 pub fn is_context(name: &HeaderName) -> bool {
-    match name.as_str().as_bytes() {
-        [b't', ..] => name == TRACEPARENT || name == TRACESTATE,
-        [b'b', ..] => name == BAGGAGE || name == B3,
-        [b'x', b'-', b'b', b'3', b'-', ..] => true,
-        _ => false,
+    match name.as_str() {
+        "traceparent" | "tracestate" | "baggage" | "b3" => true,
+        other => other.starts_with("x-b3-"),
     }
 }
 
@@ -109,9 +104,10 @@ pub fn parse(text: &[u8]) -> Option<Parent> {
 #[must_use]
 pub fn traceparent(trace_id: TraceId, span_id: SpanId, flags: u8) -> HeaderValue {
     let mut text = *b"00-00000000000000000000000000000000-0000000000000000-00";
-    hex(&trace_id.to_bytes(), &mut text[3..35]);
-    hex(&span_id.to_bytes(), &mut text[36..52]);
-    hex(&[flags], &mut text[53..]);
+    let rest = span_hex(span_id, flags);
+    text[3..35].copy_from_slice(&hex(trace_id.to_bytes()));
+    text[36..52].copy_from_slice(&rest[..16]);
+    text[53..].copy_from_slice(&rest[16..18]);
     visible(&text)
 }
 
@@ -168,24 +164,25 @@ fn unhex<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
     (digits.len() == 2 * N).then_some(bytes)
 }
 
-/// Writes bytes as lower-case hexadecimal.
-pub(super) fn hex(bytes: &[u8], to: &mut [u8]) {
-    for (pair, byte) in to.as_chunks_mut().0.iter_mut().zip(bytes) {
-        *pair = PAIRS[usize::from(*byte)];
+/// Lower-case hexadecimal, worked out for all bytes at once: without a table, and without a loop that is unrolled into
+/// kilobytes, which every request would have to fetch.
+#[inline(never)]
+pub(super) fn hex(bytes: [u8; 16]) -> [u8; 32] {
+    let digit = |nibble: u8| nibble + if nibble < 10 { b'0' } else { b'a' - 10 };
+    let mut digits = [0; 32];
+    for (pair, byte) in digits.as_chunks_mut().0.iter_mut().zip(bytes) {
+        *pair = [digit(byte >> 4), digit(byte & 15)];
     }
+    digits
 }
 
-/// Both digits of each byte.
-static PAIRS: [[u8; 2]; 256] = {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let mut pairs = [[0; 2]; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        pairs[byte] = [DIGITS[byte >> 4], DIGITS[byte & 15]];
-        byte += 1;
-    }
-    pairs
-};
+/// The digits of a span, and those of flags after it.
+pub(super) fn span_hex(span: SpanId, flags: u8) -> [u8; 32] {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&span.to_bytes());
+    bytes[8] = flags;
+    hex(bytes)
+}
 
 /// A header value of what is visible ASCII.
 pub(super) fn visible(text: &[u8]) -> HeaderValue {

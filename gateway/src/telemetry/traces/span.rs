@@ -2,20 +2,20 @@
 //! from the request into the bytes that are sent, with nothing in between. The tests read them with the types that are
 //! generated from the definition.
 
-use std::fmt::{Display, Write};
-
 use opentelemetry::trace::{SpanId, TraceId};
-
-use super::context::hex;
 
 /// Longest text of an attribute, in bytes: what clients send may be long.
 const MAX_TEXT: usize = 1_024;
+/// How much memory is kept for the spans of the next request, in bytes.
+const MAX_KEPT: usize = 16 << 10;
 /// `SpanFlags`: whether the parent is in another process is known, and that it is.
 const HAS_IS_REMOTE: u32 = 0x100;
 const IS_REMOTE: u32 = 0x200;
 /// `STATUS_CODE_ERROR`.
 const ERROR: u64 = 2;
 
+/// What comes before the bytes of a field takes up no more, if its number is below 16.
+pub(in crate::telemetry) const MAX_HEAD: usize = 11;
 /// Wire types of protobuf.
 const VARINT: u8 = 0;
 const FIXED64: u8 = 1;
@@ -38,8 +38,8 @@ pub struct Head<'a> {
     pub span_id: SpanId,
     /// The span that it is part of.
     pub parent: Option<SpanId>,
-    /// Its name: words whose number is bounded.
-    pub name: (&'a str, &'a str),
+    /// Its name, of words whose number is bounded: the method and, where it is known, the path.
+    pub name: (&'a str, Option<&'a str>),
     /// What it is of.
     pub kind: Kind,
     /// When it began and ended, in nanoseconds since the Unix epoch.
@@ -49,17 +49,18 @@ pub struct Head<'a> {
 }
 
 /// The spans of one request, as repeated `spans` of a `ScopeSpans`.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Spans {
     bytes: Vec<u8>,
     count: u32,
 }
 
 impl Spans {
-    /// No spans yet, with room for so many.
-    #[must_use]
-    pub fn with_capacity(spans: usize) -> Self {
-        Self { bytes: Vec::with_capacity(spans * 800), count: 0 }
+    /// Forgets them, and keeps the memory for others like them.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.bytes.shrink_to(MAX_KEPT);
+        self.count = 0;
     }
 
     /// How many there are.
@@ -76,36 +77,52 @@ impl Spans {
 
     /// Adds a span.
     pub fn add(&mut self, trace: &TraceContext<'_>, head: &Head<'_>, attributes: impl FnOnce(&mut Attributes<'_>)) {
+        let start = self.open(trace, head);
+        attributes(&mut Attributes { out: &mut self.bytes });
+        self.close(start, trace, head);
         self.count += 1;
-        nested(&mut self.bytes, 2, |out| {
-            bytes(out, 1, &trace.trace_id.to_bytes());
-            bytes(out, 2, &head.span_id.to_bytes());
-            if !trace.state.is_empty() {
-                bytes(out, 3, trace.state.as_bytes());
-            }
-            if let Some(parent) = head.parent {
-                bytes(out, 4, &parent.to_bytes());
-            }
-            let (first, second) = head.name;
-            begin(out, 5, first.len() + second.len());
-            out.extend_from_slice(first.as_bytes());
-            out.extend_from_slice(second.as_bytes());
-            tag(out, 6, VARINT);
-            varint(out, head.kind as u64);
-            for (field, time) in [(7, head.times.0), (8, head.times.1)] {
-                tag(out, field, FIXED64);
-                out.extend_from_slice(&time.to_le_bytes());
-            }
-            attributes(&mut Attributes { out });
-            if head.failed {
-                begin(out, 15, 1 + varint_size(ERROR));
-                tag(out, 3, VARINT);
-                varint(out, ERROR);
-            }
-            let remote = if head.kind == Kind::Server && head.parent.is_some() { IS_REMOTE } else { 0 };
-            tag(out, 16, FIXED32);
-            out.extend_from_slice(&(u32::from(trace.flags) | HAS_IS_REMOTE | remote).to_le_bytes());
-        });
+    }
+
+    /// Writes what comes before the attributes; returns where the span begins.
+    fn open(&mut self, trace: &TraceContext<'_>, head: &Head<'_>) -> usize {
+        let out = &mut self.bytes;
+        let start = open(out, 2);
+        bytes(out, 1, &trace.trace_id.to_bytes());
+        bytes(out, 2, &head.span_id.to_bytes());
+        if !trace.state.is_empty() {
+            bytes(out, 3, trace.state.as_bytes());
+        }
+        if let Some(parent) = head.parent {
+            bytes(out, 4, &parent.to_bytes());
+        }
+        let (method, path) = head.name;
+        begin(out, 5, method.len() + path.map_or(0, |path| 1 + path.len()));
+        out.extend_from_slice(method.as_bytes());
+        if let Some(path) = path {
+            out.push(b' ');
+            out.extend_from_slice(path.as_bytes());
+        }
+        tag(out, 6, VARINT);
+        varint(out, head.kind as u64);
+        for (field, time) in [(7, head.times.0), (8, head.times.1)] {
+            tag(out, field, FIXED64);
+            out.extend_from_slice(&time.to_le_bytes());
+        }
+        start
+    }
+
+    /// Writes what comes after them.
+    fn close(&mut self, start: usize, trace: &TraceContext<'_>, head: &Head<'_>) {
+        let out = &mut self.bytes;
+        if head.failed {
+            begin(out, 15, 1 + varint_size(ERROR));
+            tag(out, 3, VARINT);
+            varint(out, ERROR);
+        }
+        let remote = if head.kind == Kind::Server && head.parent.is_some() { IS_REMOTE } else { 0 };
+        tag(out, 16, FIXED32);
+        out.extend_from_slice(&(u32::from(trace.flags) | HAS_IS_REMOTE | remote).to_le_bytes());
+        close(out, start);
     }
 }
 
@@ -125,15 +142,14 @@ pub struct Attributes<'a> {
     out: &'a mut Vec<u8>,
 }
 
+// Each of these is called dozens of times, and is there once.
 impl Attributes<'_> {
     /// A text; what is too long is cut.
+    #[inline(never)]
     pub fn text(&mut self, key: &str, text: &str) {
-        let mut end = text.len().min(MAX_TEXT);
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        self.begin(key, size(end));
-        bytes(self.out, 1, &text.as_bytes()[..end]);
+        let text = if text.len() > MAX_TEXT { cut(text) } else { text };
+        self.begin(key, size(text.len()));
+        bytes(self.out, 1, text.as_bytes());
     }
 
     /// A text, if there is one.
@@ -143,12 +159,22 @@ impl Attributes<'_> {
         }
     }
 
-    /// A text that is formatted; what is too long is cut.
-    pub fn shown(&mut self, key: &str, value: impl Display) {
-        self.text(key, Text::of(value).as_str());
+    /// A text that is put together; what is too long is cut.
+    #[inline(never)]
+    pub fn joined(&mut self, key: &str, parts: &[&str]) {
+        let length = parts.iter().map(|part| part.len()).sum();
+        if length > MAX_TEXT {
+            return self.text(key, &parts.concat());
+        }
+        self.begin(key, size(length));
+        begin(self.out, 1, length);
+        for part in parts {
+            self.out.extend_from_slice(part.as_bytes());
+        }
     }
 
     /// A number.
+    #[inline(never)]
     pub fn number(&mut self, key: &str, number: u64) {
         self.begin(key, 1 + varint_size(number));
         tag(self.out, 3, VARINT);
@@ -156,70 +182,53 @@ impl Attributes<'_> {
     }
 
     /// Writes everything before an `AnyValue` of such a length.
+    #[inline(never)]
     fn begin(&mut self, key: &str, value: usize) {
-        let pair = size(key.len()) + size(value);
-        self.out.reserve(size(pair));
-        begin(self.out, 9, pair);
+        let pair = key.len() + value + 4;
+        if pair >= 0x80 {
+            return self.begin_long(key, value);
+        }
+        self.out.extend_from_slice(&[9 << 3 | BYTES, pair as u8, 1 << 3 | BYTES, key.len() as u8]);
+        self.out.extend_from_slice(key.as_bytes());
+        self.out.extend_from_slice(&[2 << 3 | BYTES, value as u8]);
+    }
+
+    /// The same where a length takes more than a byte.
+    #[cold]
+    fn begin_long(&mut self, key: &str, value: usize) {
+        begin(self.out, 9, size(key.len()) + size(value));
         bytes(self.out, 1, key.as_bytes());
         begin(self.out, 2, value);
     }
 }
 
-/// A short text on the stack.
-pub struct Text {
-    bytes: [u8; 64],
-    length: usize,
+/// As much of a text as is told.
+#[cold]
+fn cut(text: &str) -> &str {
+    let mut end = MAX_TEXT;
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
 }
 
-impl Text {
-    /// A value as it is shown, as far as there is room.
-    #[must_use]
-    pub fn of(value: impl Display) -> Self {
-        let mut text = Self { bytes: [0; 64], length: 0 };
-        // A text that is full takes no more, which is as well.
-        let _ = write!(text, "{value}");
-        text
-    }
-
-    /// A number as 16 digits of lower-case hexadecimal.
-    #[must_use]
-    pub fn hex(number: u64) -> Self {
-        let mut text = Self { bytes: [0; 64], length: 16 };
-        hex(&number.to_be_bytes(), &mut text.bytes[..16]);
-        text
-    }
-
-    /// As text.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        // Only whole texts are written.
-        std::str::from_utf8(&self.bytes[..self.length]).unwrap_or_default()
-    }
-}
-
-impl Write for Text {
-    fn write_str(&mut self, text: &str) -> std::fmt::Result {
-        let room = self.bytes.get_mut(self.length..self.length + text.len()).ok_or(std::fmt::Error)?;
-        room.copy_from_slice(text.as_bytes());
-        self.length += text.len();
-        Ok(())
-    }
-}
-
-/// Writes the field of a message whose length is known afterwards. There is room for the length that a span has; where it
-/// takes up more or less, what was written moves.
-pub(in crate::telemetry) fn nested(out: &mut Vec<u8>, field: u32, write: impl FnOnce(&mut Vec<u8>)) {
+/// Begins the field of a message whose length is known afterwards, with room for the length that a span has; returns
+/// where the message begins.
+fn open(out: &mut Vec<u8>, field: u32) -> usize {
     tag(out, field, BYTES);
-    let at = out.len();
     out.extend_from_slice(&[0; 2]);
-    write(out);
-    let length = out.len() - at - 2;
+    out.len()
+}
+
+/// Ends it. If the length takes up more or less than there is room for, what was written moves.
+fn close(out: &mut Vec<u8>, start: usize) {
+    let length = out.len() - start;
     if varint_size(length as u64) == 2 {
-        out[at..at + 2].copy_from_slice(&[length as u8 | 0x80, (length >> 7) as u8]);
+        out[start - 2..start].copy_from_slice(&[length as u8 | 0x80, (length >> 7) as u8]);
     } else {
         let mut prefix = Vec::new();
         varint(&mut prefix, length as u64);
-        out.splice(at..at + 2, prefix);
+        out.splice(start - 2..start, prefix);
     }
 }
 
@@ -231,7 +240,7 @@ pub(in crate::telemetry) fn bytes(out: &mut Vec<u8>, field: u32, value: &[u8]) {
 
 /// Writes what comes before the bytes of a field: mostly two bytes, at once.
 #[inline]
-fn begin(out: &mut Vec<u8>, field: u32, length: usize) {
+pub(in crate::telemetry) fn begin(out: &mut Vec<u8>, field: u32, length: usize) {
     if field < 0x10 && length < 0x80 {
         out.extend_from_slice(&[(field << 3) as u8 | BYTES, length as u8]);
     } else {
@@ -241,7 +250,7 @@ fn begin(out: &mut Vec<u8>, field: u32, length: usize) {
 }
 
 /// What a field of bytes takes up, if its number is below 16.
-fn size(length: usize) -> usize {
+pub(in crate::telemetry) fn size(length: usize) -> usize {
     1 + varint_size(length as u64) + length
 }
 
@@ -285,7 +294,9 @@ mod tests {
     fn messages_of_any_length_are_read() {
         for length in [0, 1, 127, 128, 16_383, 16_384, 3 << 20] {
             let mut out = b"before".to_vec();
-            nested(&mut out, 2, |out| out.resize(out.len() + length, 7));
+            let start = open(&mut out, 2);
+            out.resize(start + length, 7);
+            close(&mut out, start);
             let mut read = &out[6..];
             assert_eq!(
                 prost::encoding::decode_key(&mut read).unwrap(),
@@ -303,20 +314,23 @@ mod tests {
         let head = Head {
             span_id: SpanId::from(5),
             parent: Some(SpanId::from(4)),
-            name: ("GET", " /users"),
+            name: ("GET", Some("/users")),
             kind: Kind::Server,
             times: (1_000_000_007, u64::MAX),
             failed: true,
         };
-        let mut spans = Spans::with_capacity(2);
+        let mut spans = Spans::default();
         spans.add(&trace, &head, |attributes| {
             attributes.text("a", "b");
             attributes.maybe("none", None);
             attributes.number("n", 1 << 40);
-            attributes.shown("address", "127.0.0.1:80".parse::<std::net::SocketAddr>().unwrap());
+            attributes.joined("address", &["127.0.0.1", ":", "80"]);
+            attributes.joined("joined", &["v".repeat(60).as_str(), &"w".repeat(60)]);
             attributes.text("long", &"\u{e4}x".repeat(700));
             attributes.text("", "");
-            attributes.text("bucket", Text::hex(0xab).as_str());
+            for length in 110..130 {
+                attributes.text("a", &"b".repeat(length));
+            }
             attributes.number("large", u64::MAX >> 1);
             attributes.text(&"k".repeat(200), "");
         });
@@ -339,13 +353,17 @@ mod tests {
             ("a", Value::StringValue("b".into())),
             ("n", Value::IntValue(1 << 40)),
             ("address", Value::StringValue("127.0.0.1:80".into())),
+            ("joined", Value::StringValue("v".repeat(60) + &"w".repeat(60))),
             ("long", Value::StringValue(cut)),
             ("", Value::StringValue(String::new())),
-            ("bucket", Value::StringValue("00000000000000ab".into())),
             ("large", Value::IntValue(i64::MAX)),
             (&"k".repeat(200), Value::StringValue(String::new())),
         ];
-        assert_eq!(texts(first), expected.map(|(key, value)| (key.to_owned(), value)));
+        let (around, others): (Vec<_>, Vec<_>) =
+            texts(first).into_iter().partition(|(key, value)| key == "a" && *value != expected[0].1);
+        assert_eq!(others, expected.map(|(key, value)| (key.to_owned(), value)));
+        let lengths = (110..130).map(|length| ("a".to_owned(), Value::StringValue("b".repeat(length))));
+        assert_eq!(around, lengths.collect::<Vec<_>>(), "lengths around those that take another byte");
         assert_eq!((second.status.clone(), second.flags, second.kind), (None, 0x100, 3));
         assert!(second.parent_span_id.is_empty() && second.attributes.is_empty() && second.trace_state.is_empty());
     }
