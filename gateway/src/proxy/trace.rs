@@ -69,7 +69,7 @@ fn begin(tracer: &Tracer, session: &Session, ctx: &Ctx) -> Trace {
         sample: ctx.route_side().and_then(|route| route.sample),
         random: with_rng(|rng| std::array::from_fn(|_| rng.next_u64())),
     };
-    tracer.policy.begin(headers, circumstances)
+    tracer.policy.begin(headers, &circumstances)
 }
 
 /// Whether a debug header holds what it must, with a signature that is right and has not expired.

@@ -61,7 +61,7 @@ fn who_decides_whether_a_request_is_sampled() {
     for (trust, proxy, said, random, sampled, untouched) in cases {
         let policy = policy(trust, &[Propagation::Tracecontext]);
         let mut headers: HeaderMap = said.map(|said| headers(&[("traceparent", said)])).unwrap_or_default();
-        let trace = policy.begin(&headers, at(proxy, random));
+        let trace = policy.begin(&headers, &at(proxy, random));
         let case = format!("{trust:?} {proxy} {said:?} {random:?}");
         assert_eq!((trace.sampled, trace.untouched), (sampled, untouched), "{case}");
         assert_eq!(trace.parent.is_some(), said.is_some(), "{case}");
@@ -79,7 +79,7 @@ fn the_first_sound_format_counts_and_all_are_written() {
     let policy = policy(TrustParent::Any, &[Tracecontext, B3, B3multi]);
     let other = "1".repeat(32);
     let mut all = headers(&[("traceparent", "00-bad"), ("tracestate", "a=1"), ("b3", &format!("{other}-{SPAN}-1"))]);
-    let trace = policy.begin(&all, at(false, MISS));
+    let trace = policy.begin(&all, &at(false, MISS));
     assert_eq!((trace.trace_id, trace.sampled), (TraceId::from_hex(&other).unwrap(), true));
     policy.inject(&mut all, &trace, None);
     let span = format!("{}", trace.span_id);
@@ -95,7 +95,7 @@ fn a_mere_decision_counts_if_it_is_trusted() {
     for (said, trusted, sampled) in [("0", true, false), ("1", true, true), ("1", false, false), ("0", false, true)] {
         let trust = if trusted { TrustParent::Any } else { TrustParent::Never };
         let random = if sampled && !trusted { HIT } else { MISS };
-        let trace = policy(trust, &[Propagation::B3]).begin(&headers(&[("b3", said)]), at(false, random));
+        let trace = policy(trust, &[Propagation::B3]).begin(&headers(&[("b3", said)]), &at(false, random));
         assert_eq!((trace.sampled, trace.parent), (sampled, None), "{said} {trusted}");
     }
 }
@@ -105,7 +105,7 @@ fn state_goes_with_its_trace() {
     let policy = policy(TrustParent::Any, &[Propagation::Tracecontext]);
     for (parent, state, kept) in [(&*parent("01"), "a=1", true), (&parent("01"), "A=1", false), ("bad", "a=1", false)] {
         let mut headers = headers(&[("traceparent", parent), ("tracestate", state)]);
-        let trace = policy.begin(&headers, at(false, HIT));
+        let trace = policy.begin(&headers, &at(false, HIT));
         policy.inject(&mut headers, &trace, None);
         assert_eq!(headers.contains_key("tracestate"), kept, "{parent} {state}");
     }
@@ -127,7 +127,7 @@ fn what_goes_upstream_is_known() {
     ];
     for (lines, random, expected) in cases {
         let mut headers = headers(lines);
-        let trace = policy.begin(&headers, at(false, random));
+        let trace = policy.begin(&headers, &at(false, random));
         assert_eq!(policy.inject(&mut headers, &trace, None), expected, "{lines:?}");
     }
     for (lines, takes_state) in
@@ -141,7 +141,7 @@ fn what_goes_upstream_is_known() {
 fn other_samplers_take_what_is_taken_here() {
     let policy = policy(TrustParent::Never, &[Propagation::Tracecontext]);
     for random in [HIT, MISS] {
-        let trace = policy.begin(&HeaderMap::new(), at(false, random));
+        let trace = policy.begin(&HeaderMap::new(), &at(false, random));
         let lower = u64::from_be_bytes(trace.trace_id.to_bytes()[8..].try_into().unwrap());
         assert_eq!(trace.sampled, lower >> 1 < (1 << 63) / 100, "as TraceIdRatioBased has it");
     }
@@ -151,7 +151,7 @@ fn other_samplers_take_what_is_taken_here() {
 fn a_debug_header_forces_and_is_not_passed_on() {
     let policy = policy(TrustParent::Never, &[Propagation::Tracecontext]);
     let mut headers = headers(&[("x-debug", "signed")]);
-    let trace = policy.begin(&headers, Circumstances { debug: true, ..at(false, MISS) });
+    let trace = policy.begin(&headers, &Circumstances { debug: true, ..at(false, MISS) });
     assert!(trace.sampled && trace.recorded);
     policy.inject(&mut headers, &trace, None);
     assert!(!headers.contains_key("x-debug"));
@@ -162,7 +162,7 @@ fn a_route_has_its_own_share() {
     let policy = policy(TrustParent::Never, &[Propagation::Tracecontext]);
     let share = |hundredths| Some(Share::from(conf::Percent::from_hundredths(hundredths).unwrap()));
     for (own, sampled) in [(None, false), (share(10_000), true), (share(0), false)] {
-        let trace = policy.begin(&HeaderMap::new(), Circumstances { sample: own, ..at(false, MISS) });
+        let trace = policy.begin(&HeaderMap::new(), &Circumstances { sample: own, ..at(false, MISS) });
         assert_eq!((trace.sampled, trace.recorded), (sampled, sampled));
     }
 }
@@ -170,6 +170,6 @@ fn a_route_has_its_own_share() {
 #[test]
 fn what_may_yet_be_sent_is_recorded() {
     let policy = Policy { on_error: true, ..policy(TrustParent::Never, &[Propagation::Tracecontext]) };
-    let trace = policy.begin(&HeaderMap::new(), at(false, MISS));
+    let trace = policy.begin(&HeaderMap::new(), &at(false, MISS));
     assert_eq!((trace.sampled, trace.recorded), (false, true));
 }
