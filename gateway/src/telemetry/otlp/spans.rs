@@ -123,16 +123,19 @@ impl BackgroundService for SpanExport {
 }
 
 impl Export {
-    /// Sends what is full, or everything.
+    /// Sends what is full, or everything that waits now: what comes in the meantime fills the next batch.
     async fn empty(&mut self, everything: bool) {
-        while let Some(batch) = self.queue.take(everything) {
-            let count = batch.spans;
-            self.send(self.envelope.around(batch), count).await;
+        while let Some(batch) = self.queue.take(false) {
+            self.send(batch).await;
+        }
+        if everything && let Some(batch) = self.queue.take(true) {
+            self.send(batch).await;
         }
     }
 
-    async fn send(&mut self, message: Bytes, count: u64) {
-        let outcome = deliver(&mut self.client, message).await;
+    async fn send(&mut self, batch: Batch) {
+        let count = batch.spans;
+        let outcome = deliver(&mut self.client, self.envelope.around(batch)).await;
         match &outcome {
             Ok(rejected) => {
                 let rejected = count.min(*rejected);

@@ -82,7 +82,7 @@ impl Queue {
         }
         waiting.requests += 1;
         waiting.filling.add(spans);
-        if waiting.filling.spans >= self.batching.batch as u64 || waiting.filling.bytes.len() >= MAX_BYTES {
+        if self.is_full(&waiting.filling) {
             let full = waiting.close(self.room);
             waiting.full.push_back(full);
             drop(waiting);
@@ -104,6 +104,12 @@ impl Queue {
         let batch = waiting.full.pop_front().or_else(|| rest.then(|| waiting.close(self.room)))?;
         waiting.requests -= batch.requests;
         Some(batch)
+    }
+
+    /// Whether a batch is large enough, or has half of the queue: the other half is for those that come while it is sent.
+    fn is_full(&self, batch: &Batch) -> bool {
+        let Batching { queue, batch: most, .. } = self.batching;
+        batch.spans >= most as u64 || batch.bytes.len() >= MAX_BYTES || batch.requests >= queue.div_ceil(2)
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
@@ -179,6 +185,15 @@ mod tests {
         assert_eq!(queue.take(false).unwrap().spans, 4);
         assert_eq!([push(), push(), push()], [true, true, false]);
         assert_eq!(taken(&queue, true), [4, 2]);
+    }
+
+    #[test]
+    fn half_of_a_short_queue_is_a_batch() {
+        let queue = queue(5, 512);
+        for _ in 0..5 {
+            assert!(queue.push(&spans(2)));
+        }
+        assert_eq!((taken(&queue, false), taken(&queue, true)), (vec![6], vec![4]));
     }
 
     #[test]
