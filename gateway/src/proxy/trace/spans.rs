@@ -49,6 +49,7 @@ pub(super) struct Telling<'a> {
 
 impl Telling<'_> {
     /// All of it.
+    #[inline(never)] // Its kilobytes are not to lie between what every request runs.
     pub(super) fn tell(&self, spans: &mut Spans) {
         let state = self.trace.keeps_state().then(|| self.session.req_header().headers.get(&TRACESTATE)).flatten();
         let state = state.and_then(|state| state.to_str().ok()).unwrap_or_default();
