@@ -27,7 +27,7 @@ pub fn socket(address: SocketAddr) -> Text {
     text
 }
 
-/// Up to four numbers, or two large ones, with something of one byte between them.
+/// Four octets, or two large numbers, with something of one byte between them.
 #[must_use]
 pub fn numbers<const N: usize>(numbers: [impl itoa::Integer; N], between: &str) -> Text {
     let mut text = Text::new();

@@ -15,6 +15,7 @@ use super::ctx::Ctx;
 use super::{Edge, failure, with_rng};
 use crate::control::generation::Generation;
 use crate::telemetry::exemplars::Exemplar;
+use crate::telemetry::otlp::unix_nanos;
 use crate::telemetry::traces::context::Carried;
 use crate::telemetry::traces::{Attempt, Circumstances, DEBUG_VALUE, Trace, Tracer, new_span_id};
 
@@ -50,7 +51,7 @@ impl Edge {
         let slow = tracer.policy.slow_over.is_some_and(|limit| duration > limit);
         if trace.sampled || slow || (tracer.policy.on_error && failed) {
             let at = SystemTime::now();
-            let end = spans::nanos(at.duration_since(UNIX_EPOCH).unwrap_or_default());
+            let end = unix_nanos(at);
             tracer.send(|spans| Telling { session, ctx, trace, status, failed, now, end }.tell(spans));
             note_exemplar(ctx, trace, duration, at);
             if let Some(trace) = &mut ctx.trace {

@@ -7,7 +7,7 @@ pub mod receiver;
 pub mod resource;
 pub mod spans;
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use rand::RngExt as _;
@@ -58,6 +58,18 @@ impl Signal {
             Self::Metrics => "/v1/metrics",
         }
     }
+}
+
+/// A time in nanoseconds: enough for five hundred years.
+#[must_use]
+pub fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A moment in nanoseconds since the Unix epoch, as OTLP has them.
+#[must_use]
+pub fn unix_nanos(at: SystemTime) -> u64 {
+    nanos(at.duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 
 /// Sends a message, again if that is worth while. Answers how many of its items were rejected.

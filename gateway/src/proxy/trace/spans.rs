@@ -1,7 +1,7 @@
 //! The spans of a request that has ended: HTTP and RPC semantic conventions
 //! (<https://opentelemetry.io/docs/specs/semconv/http/http-spans/>), and the decision.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use http::header;
 use pingora::proxy::Session;
@@ -9,6 +9,7 @@ use pingora::proxy::Session;
 use crate::proxy::ctx::{Ctx, Upstream};
 use crate::proxy::peer::Protocol;
 use crate::proxy::{head, is_tls, reply, text};
+use crate::telemetry::otlp::nanos;
 use crate::telemetry::traces::context::TRACESTATE;
 use crate::telemetry::traces::span::{Attributes, Head, Kind, Spans, TraceContext};
 use crate::telemetry::traces::{Attempt, Trace};
@@ -191,7 +192,7 @@ impl Telling<'_> {
         if let Some(code) = self.trace.grpc_status {
             match CODES.get(usize::from(code)) {
                 Some(name) => out.text("rpc.response.status_code", name),
-                None => out.text("rpc.response.status_code", &text::numbers([code], "")),
+                None => out.text("rpc.response.status_code", &code.to_string()),
             }
         }
     }
@@ -202,6 +203,7 @@ impl Telling<'_> {
         out.text("serin.subset", subset.map_or("any", |subset| &subsets[subset].name));
     }
 
+    /// What is called, by the head of the request.
     fn call(&self) -> Call<'_> {
         let head = self.session.req_header();
         let method = Some(head.method.as_str()).filter(|method| METHODS.contains(method));
@@ -222,7 +224,7 @@ impl Telling<'_> {
         let grpc = self.trace.grpc_status.filter(|code| *code != 0).and_then(|code| CODES.get(usize::from(code)));
         match (error, status) {
             (Some(error), _) => out.text("error.type", error),
-            (None, Some(status)) if status >= 400 => out.text("error.type", &text::numbers([status], "")),
+            (None, Some(status)) if status >= 400 => out.text("error.type", &status.to_string()),
             (None, _) => out.text("error.type", grpc.unwrap_or(&"_OTHER")),
         }
     }
@@ -240,11 +242,6 @@ struct Call<'a> {
     method: Option<&'a str>,
     /// The method of a gRPC call: `package.Service/Method`.
     rpc: Option<&'a str>,
-}
-
-/// A time in nanoseconds: enough for five hundred years.
-pub(super) fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn version(version: http::Version) -> &'static str {

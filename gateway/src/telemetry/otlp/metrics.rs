@@ -1,7 +1,7 @@
 //! Sends metrics: the families of `/metrics`, under the same names, as OTLP has them.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -21,7 +21,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::client::Client;
 use super::receiver::{Env, Variable};
-use super::{Complaint, SCHEMA, SCOPE, Signal, deliver};
+use super::{Complaint, SCHEMA, SCOPE, Signal, deliver, unix_nanos};
 use crate::conf::MetricsOtlp;
 use crate::control::Control;
 use crate::telemetry::exemplars::{self, Exemplars};
@@ -90,7 +90,7 @@ fn message(
     start: SystemTime,
     now: SystemTime,
 ) -> Bytes {
-    let span = (nanos(start), nanos(now));
+    let span = (unix_nanos(start), unix_nanos(now));
     let scope = InstrumentationScope {
         name: SCOPE.to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -158,7 +158,7 @@ fn histogram(name: &str, metric: &proto::Metric, all: &Exemplars, (start, now): 
     let ends = finite().map(|bucket| bucket.cumulative_count()).chain([told.get_sample_count()]);
     let counts = ends.scan(0, |before, end| Some(end.saturating_sub(std::mem::replace(before, end))));
     let exemplar = |exemplar: exemplars::Exemplar| Exemplar {
-        time_unix_nano: nanos(exemplar.at),
+        time_unix_nano: unix_nanos(exemplar.at),
         span_id: exemplar.span_id.to_bytes().to_vec(),
         trace_id: exemplar.trace_id.to_bytes().to_vec(),
         value: Some(exemplar::Value::AsDouble(exemplar.value)),
@@ -186,13 +186,10 @@ fn attributes(metric: &proto::Metric) -> Vec<KeyValue> {
     metric.get_label().iter().map(pair).collect()
 }
 
-fn nanos(time: SystemTime) -> u64 {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::UNIX_EPOCH;
+
     use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, Opts, Registry};
 
     use super::*;

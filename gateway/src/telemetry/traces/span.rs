@@ -6,6 +6,8 @@ use opentelemetry::trace::{SpanId, TraceId};
 
 /// Longest text of an attribute, in bytes: what clients send may be long.
 const MAX_TEXT: usize = 1_024;
+/// What comes before the bytes of a field takes up no more, if its number is below 16.
+pub(in crate::telemetry) const MAX_HEAD: usize = 11;
 /// How much memory is kept for the spans of the next request, in bytes.
 const MAX_KEPT: usize = 16 << 10;
 /// `SpanFlags`: whether the parent is in another process is known, and that it is.
@@ -14,8 +16,6 @@ const IS_REMOTE: u32 = 0x200;
 /// `STATUS_CODE_ERROR`.
 const ERROR: u64 = 2;
 
-/// What comes before the bytes of a field takes up no more, if its number is below 16.
-pub(in crate::telemetry) const MAX_HEAD: usize = 11;
 /// Wire types of protobuf.
 const VARINT: u8 = 0;
 const FIXED64: u8 = 1;
