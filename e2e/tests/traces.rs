@@ -113,7 +113,12 @@ async fn a_request_is_told_with_its_decision_over_both_protocols() {
             assert_eq!(&server["attributes"][key], value, "{key} in {server:#}");
         }
         assert_eq!(text(server, "serin.bucket").len(), 16);
-        assert_eq!(text(server, "serin.request_id").len(), 32);
+        let id = reply.header("x-request-id");
+        assert_eq!(
+            (text(server, "serin.request_id"), server["trace"].as_str()),
+            (id, Some(id)),
+            "one leads to the other"
+        );
         expected = json!({
             "http.request.method": "GET", "url.full": format!("http://{instance}/u/7?id=REDACTED&x=REDACTED"),
             "server.address": "127.0.0.1", "server.port": origins[1].address.port(), "http.response.status_code": 200,
@@ -276,6 +281,40 @@ async fn every_format_comes_in_and_goes_out() {
             assert_eq!(reply.seen("tracestate").as_deref(), Some("rojo=1"));
             assert_eq!(reply.seen("baggage").as_deref(), Some("k=v"));
             assert_eq!(server["state"], "rojo=1");
+        }
+    }
+}
+
+/// A request and the trace that begins with it share an identity, sampled or not; a trace or an id from elsewhere stands.
+#[tokio::test]
+async fn a_trace_that_begins_here_has_the_id_of_its_request() {
+    for (share, flags, state) in [("0%", "02", "0"), ("100%", "03", "1")] {
+        let propagate = json!({"sample": share, "propagate": ["tracecontext", "b3"]});
+        let (gateway, _origin, receiver) = traced(propagate, true).await;
+        let cases = [None, Some(("x-request-id", "abc".to_owned())), Some(("traceparent", parent(flags)))];
+        for (sent, given) in cases.into_iter().enumerate() {
+            let case = format!("{share} {given:?}");
+            let call = given.iter().fold(Call::get("/pool"), |call, (name, value)| call.header(name, value));
+            let reply = call.to(gateway.http()).await.expect(200);
+            let id = reply.header("x-request-id");
+            assert_eq!(reply.seen("x-request-id").as_deref(), Some(id), "{case}");
+            let seen = reply.seen("traceparent").unwrap();
+            let [_, trace, span, told] = *seen.split('-').collect::<Vec<_>>() else { panic!("{case}: {seen}") };
+            assert_eq!((trace == id, told), (given.is_none(), flags), "{case}: {seen}");
+            if share == "0%" {
+                assert_eq!(span == SPAN, sent == 2, "{case}: {seen}");
+                assert_eq!(span == &trace[16..], sent != 2, "{case}: {seen}");
+            } else {
+                let spans = receiver.spans(2 * (sent + 1)).await.split_off(2 * sent);
+                assert_eq!(
+                    (&only(&spans, "server")["trace"], &only(&spans, "client")["span"]),
+                    (&json!(trace), &json!(span))
+                );
+                assert_eq!(text(only(&spans, "server"), "serin.request_id"), id, "{case}");
+            }
+            if sent < 2 {
+                assert_eq!(reply.seen("b3").unwrap(), format!("{trace}-{span}-{state}"), "{case}");
+            }
         }
     }
 }

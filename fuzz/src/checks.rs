@@ -7,7 +7,8 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use ipnet::IpNet;
 use serin::conf::{self, Source};
 use serin::proxy::{deadline, head};
-use serin::telemetry::traces::{b3, baggage, context};
+use serin::telemetry::traces::context::{self, Traceparent};
+use serin::telemetry::traces::{b3, baggage};
 use serin_core::load::LoadReport;
 use serin_core::path::{self, PathPolicy};
 use serin_core::proxy_protocol;
@@ -114,12 +115,12 @@ pub(crate) fn traceparent(data: &[u8]) {
     for parent in context::extract(&headers).into_iter().chain(b3) {
         let (trace, span, sampled) = (parent.trace_id, parent.span_id, parent.sampled.unwrap_or(false));
         let flags = (u8::from(sampled) * context::SAMPLED) | (u8::from(parent.random) * context::RANDOM);
-        let again =
-            context::parse(context::traceparent(trace, span, flags).as_bytes()).expect("what was written is read");
+        let ours = Traceparent::new(trace, span, flags);
+        let again = context::parse(ours.to_value().as_bytes()).expect("what was written is read");
         assert_eq!((again.trace_id, again.span_id, again.sampled), (trace, span, Some(sampled)), "{parent:?}");
         let mut written = HeaderMap::new();
-        b3::inject(&mut written, trace, span, sampled, parent.debug);
-        b3::inject_multi(&mut written, trace, span, sampled, parent.debug);
+        b3::inject(&mut written, &ours, sampled, parent.debug);
+        b3::inject_multi(&mut written, &ours, sampled, parent.debug);
         for again in [b3::extract(&written), b3::extract_multi(&written)] {
             let same = |again: context::Parent| (again.trace_id, again.span_id) == (trace, span);
             assert!(matches!(again, Some(b3::Extracted::Parent(again)) if same(again)), "{parent:?}: {again:?}");

@@ -10,6 +10,7 @@ pub mod control;
 pub mod drain;
 pub mod ease;
 pub mod explain;
+pub mod identity;
 pub mod jwt;
 pub mod limits;
 pub mod listen;
@@ -21,6 +22,7 @@ pub mod registries;
 pub mod server;
 pub mod sources;
 pub mod telemetry;
+pub mod text;
 pub mod upkeep;
 
 #[cfg(test)]

@@ -19,7 +19,6 @@ pub mod headers;
 pub mod load;
 pub mod peer;
 pub mod reply;
-pub mod text;
 
 mod guard;
 mod hedge;

@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::inbound::Inbound;
 use crate::control::generation::Generation;
-use crate::proxy::ctx::RequestId;
+use crate::identity::RequestId;
 use crate::proxy::reply::Reply;
 use crate::telemetry::Finished;
 use crate::telemetry::access_log::AccessLog;

@@ -18,8 +18,9 @@ use smallvec::SmallVec;
 
 use super::bounds::Body;
 use crate::control::generation::{Generation, RouteSide, ServiceSide, Timeouts};
+use crate::identity::RequestId;
 use crate::pool::Lease;
-use crate::telemetry::traces::Trace;
+use crate::telemetry::traces::{SpanContext, Trace};
 
 /// State of one request.
 pub struct Ctx {
@@ -61,7 +62,9 @@ pub struct Ctx {
     pub permit: Option<concurrency::Permit>,
     /// When it may be worth to ask again, for an answer of 503.
     pub retry_after: Option<Duration>,
-    /// Its trace, if traces are made.
+    /// What other services are told of its trace, if traces are made.
+    pub span_context: Option<SpanContext>,
+    /// Its trace, if its spans are sent or may be.
     pub trace: Option<Trace>,
 }
 
@@ -175,7 +178,7 @@ impl Default for Ctx {
             trusted: false,
             unix_time: 0,
             claims: None,
-            request_id: RequestId::Random([b'0'; 32]),
+            request_id: RequestId::Given(Box::default()),
             decision: Duration::ZERO,
             replied: None,
             answered: None,
@@ -185,6 +188,7 @@ impl Default for Ctx {
             rate_limit: None,
             permit: None,
             retry_after: None,
+            span_context: None,
             trace: None,
         }
     }
@@ -253,49 +257,5 @@ impl Ctx {
             None => request?,
         };
         Some(limit.saturating_sub(now.saturating_duration_since(self.start)))
-    }
-}
-
-/// Identity of a request.
-#[derive(Clone)]
-pub enum RequestId {
-    /// Random: 32 hexadecimal digits.
-    Random([u8; 32]),
-    /// One that a trusted peer sent: short, visible ASCII.
-    Given(Box<str>),
-}
-
-impl RequestId {
-    /// Longest identity that is taken over.
-    pub const MAX: usize = 128;
-
-    /// A random identity.
-    #[must_use]
-    pub fn random(random: [u64; 2]) -> Self {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        let mut text = [0; 32];
-        let bytes = random.iter().flat_map(|word| word.to_be_bytes());
-        for (pair, byte) in text.chunks_exact_mut(2).zip(bytes) {
-            pair[0] = DIGITS[usize::from(byte >> 4)];
-            pair[1] = DIGITS[usize::from(byte & 15)];
-        }
-        Self::Random(text)
-    }
-
-    /// An identity that somebody else chose, if it is short, visible ASCII.
-    #[must_use]
-    pub fn given(text: &[u8]) -> Option<Self> {
-        let fine = !text.is_empty() && text.len() <= Self::MAX && text.iter().all(u8::is_ascii_graphic);
-        fine.then(|| std::str::from_utf8(text).ok().map(|text| Self::Given(text.into())))?
-    }
-
-    /// As text.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        match self {
-            // Hexadecimal digits are always UTF-8.
-            Self::Random(text) => std::str::from_utf8(text).unwrap_or_default(),
-            Self::Given(text) => text,
-        }
     }
 }

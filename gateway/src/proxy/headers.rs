@@ -13,12 +13,13 @@ use serin_core::strict::Refusal;
 use serin_core::tag::Anonymous;
 use smallvec::SmallVec;
 
-use super::ctx::{Ctx, RequestId, Upstream};
-use super::text;
+use super::ctx::{Ctx, Upstream};
 use crate::conf::{Forwarding, TrustRequestId};
 use crate::control::generation::Propagate;
+use crate::identity::RequestId;
 use crate::telemetry::traces::baggage::BAGGAGE;
 use crate::telemetry::traces::context::{Carried, TRACESTATE};
+use crate::text;
 
 type Line = SmallVec<[u8; 128]>;
 
@@ -192,7 +193,7 @@ fn write_line(line: &mut Line, text: std::fmt::Arguments<'_>) {
 }
 
 fn value(bytes: &[u8]) -> Result<HeaderValue> {
-    HeaderValue::from_bytes(bytes).or_err(ErrorType::InvalidHTTPHeader, "while forwarding")
+    text::header_value(bytes).or_err(ErrorType::InvalidHTTPHeader, "while forwarding")
 }
 
 /// Removes tag headers and cookies that only a trusted peer may set, unless the tag was accepted.

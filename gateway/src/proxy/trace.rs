@@ -1,11 +1,12 @@
 //! Traces on pingora's session: how a request is traced, what its attempts note on their way, and that its spans are sent
-//! at its end. Everything here begins with a look at whether there is a trace.
+//! at its end. Everything here begins with a look at whether there is one.
 
 mod spans;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
+use opentelemetry::trace::SpanId;
 use pingora::proxy::Session;
 use pingora::{Error, ErrorType};
 use rand::Rng;
@@ -14,10 +15,11 @@ use self::spans::Telling;
 use super::ctx::Ctx;
 use super::{Edge, failure, with_rng};
 use crate::control::generation::Generation;
+use crate::identity::Identity;
 use crate::telemetry::exemplars::Exemplar;
 use crate::telemetry::otlp::unix_nanos;
 use crate::telemetry::traces::context::Carried;
-use crate::telemetry::traces::{Attempt, Circumstances, DEBUG_VALUE, Trace, Tracer, new_span_id};
+use crate::telemetry::traces::{Attempt, Circumstances, DEBUG_VALUE, SpanContext, Trace, Tracer};
 
 static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 /// Those that are the server's fault: UNKNOWN, DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS.
@@ -26,30 +28,36 @@ const SERVER_FAULTS: [u8; 6] = [2, 4, 12, 13, 14, 15];
 impl Edge {
     /// Decides how the request is traced, once its route is known.
     pub(super) fn begin_trace(&self, session: &Session, ctx: &mut Ctx) {
-        if let Some(tracer) = &self.tracer {
-            ctx.trace = Some(begin(tracer, session, ctx));
+        let Some(tracer) = &self.tracer else { return };
+        let share = ctx.route_side().and_then(|route| route.sample.as_ref());
+        let headers = &session.req_header().headers;
+        match ctx.request_id.identity() {
+            Some(identity) if tracer.policy.is_plain(headers, share, identity) => {
+                ctx.span_context = Some(SpanContext::PLAIN);
+            }
+            _ => begin(tracer, headers, ctx),
         }
     }
 
     /// Tells the upstream of the trace.
     pub(super) fn propagate_trace(&self, headers: &mut HeaderMap, ctx: &Ctx) -> Carried {
-        let (Some(tracer), Some(trace)) = (&self.tracer, &ctx.trace) else { return Carried::by(headers) };
-        let instance = ctx.upstream.as_ref().and_then(|upstream| upstream.tried.last()).copied();
-        tracer.policy.inject(headers, trace, instance)
+        let (Some(tracer), Some(context)) = (&self.tracer, &ctx.span_context) else { return Carried::by(headers) };
+        let own = ctx.request_id.identity();
+        tracer.policy.inject(headers, context, own, ctx.trace.as_ref().and_then(|trace| attempt_span(trace, ctx)))
     }
 
     /// Sends the spans of a request that has ended, if it was sampled or is one of those whose spans are always sent.
     pub(super) fn finish_trace(&self, session: &Session, ctx: &mut Ctx, status: u16, now: Instant) {
         let Some(tracer) = &self.tracer else { return };
-        if ctx.trace.is_none() {
+        if ctx.span_context.is_none() {
             // Refused before a route was looked for.
             self.begin_trace(session, ctx);
         }
-        let Some(trace) = ctx.trace.as_ref().filter(|trace| trace.recorded) else { return };
+        let Some(trace) = &ctx.trace else { return };
         let duration = now.saturating_duration_since(ctx.start);
         let failed = has_failed(ctx, trace, status);
         let slow = tracer.policy.slow_over.is_some_and(|limit| duration > limit);
-        if trace.sampled || slow || (tracer.policy.on_error && failed) {
+        if trace.is_sampled() || slow || (tracer.policy.on_error && failed) {
             let at = SystemTime::now();
             let end = unix_nanos(at);
             tracer.send(|spans| Telling { session, ctx, trace, status, failed, now, end }.tell(spans));
@@ -61,16 +69,25 @@ impl Edge {
     }
 }
 
-fn begin(tracer: &Tracer, session: &Session, ctx: &Ctx) -> Trace {
-    let headers = &session.req_header().headers;
+#[cold]
+fn begin(tracer: &Tracer, headers: &HeaderMap, ctx: &mut Ctx) {
     let signed = tracer.policy.debug_header.as_ref().and_then(|name| headers.get(name));
+    let fresh = || Identity::new(with_rng(|rng| [rng.next_u64(), rng.next_u64()]));
     let circumstances = Circumstances {
         trusted_proxy: ctx.trusted,
         debug: signed.is_some_and(|token| is_signed(ctx, token)),
-        sample: ctx.route_side().and_then(|route| route.sample),
-        random: with_rng(|rng| std::array::from_fn(|_| rng.next_u64())),
+        share: ctx.route_side().and_then(|route| route.sample.as_ref()),
+        identity: &ctx.request_id.identity().copied().unwrap_or_else(fresh),
     };
-    tracer.policy.begin(headers, &circumstances)
+    let (context, trace) = tracer.policy.begin(headers, &circumstances);
+    (ctx.span_context, ctx.trace) = (Some(context), trace);
+}
+
+/// The span of the attempt under way.
+#[cold]
+fn attempt_span(trace: &Trace, ctx: &Ctx) -> Option<SpanId> {
+    let instance = *ctx.upstream.as_ref()?.tried.last()?;
+    Some(trace.attempt(instance)?.span_id)
 }
 
 /// Whether a debug header holds what it must, with a signature that is right and has not expired.
@@ -85,11 +102,11 @@ fn is_signed(ctx: &Ctx, token: &HeaderValue) -> bool {
 /// An attempt begins at the instance that was picked.
 pub(super) fn attempt_began(ctx: &mut Ctx, generation: &Generation) {
     let Ctx { trace: Some(trace), upstream: Some(upstream), .. } = ctx else { return };
-    let Some(&instance) = upstream.tried.last().filter(|_| trace.recorded) else { return };
+    let Some(&instance) = upstream.tried.last() else { return };
     let (service, side) = (&generation.core.services[upstream.service], &generation.services[upstream.service]);
     let breaker = upstream.subset.and_then(|subset| service.subsets[subset].breaker.as_ref());
     trace.attempts.push(Attempt {
-        span_id: new_span_id(with_rng(|rng| rng.next_u64())),
+        span_id: SpanId::from(with_rng(|rng| rng.next_u64()).max(1)),
         instance,
         subset: upstream.subset,
         fallback: upstream.fallback,
@@ -135,7 +152,7 @@ pub(super) fn attempt_unmade(ctx: &mut Ctx) {
 
 /// The head or the trailers of a gRPC call say how it went.
 pub(super) fn note_grpc(ctx: &mut Ctx, headers: &HeaderMap) {
-    let Some(trace) = ctx.trace.as_mut().filter(|trace| trace.recorded) else { return };
+    let Some(trace) = &mut ctx.trace else { return };
     if let Some(code) = headers.get(&GRPC_STATUS).and_then(|code| code.to_str().ok()?.parse().ok()) {
         trace.grpc_status = Some(code);
     }

@@ -87,7 +87,7 @@ fn policy(conf: &conf::Traces, env: Env<'_>) -> Result<Policy, String> {
     Ok(Policy {
         sample: share.unwrap_or_else(|| Share::from(Percent::of_whole(1))),
         trust: if sampler.ignores_parents { TrustParent::Never } else { conf.trust_parent },
-        formats: conf.propagate.clone().unwrap_or_else(|| propagators(env)),
+        formats: conf.propagate.clone().unwrap_or_else(|| propagators(env)).into(),
         on_error: conf.always.on_error,
         slow_over: conf.always.slow_over.map(|limit| limit.duration()),
         debug_header: conf.debug_header.as_ref().map(|name| name.0.clone()),

@@ -1,5 +1,5 @@
 //! Traces: whether a request is sampled, and what other services are told of it. Unless spans will be sent, nothing is
-//! made but an identity of 24 bytes; what a span says is put together at the end, from what the request knows of itself.
+//! made but the headers that go on; what a span says is put together at the end, from what the request knows of itself.
 
 pub mod b3;
 pub mod baggage;
@@ -17,10 +17,11 @@ use prometheus::IntCounter;
 use serin_core::breaker::Phase;
 use serin_core::subset::FallbackReason;
 
-use self::context::{Carried, Parent};
+use self::context::{Carried, Parent, Traceparent};
 use self::queue::Queue;
 use self::span::Spans;
 use crate::conf::{self, Propagation, TrustParent};
+use crate::identity::Identity;
 
 /// What signed debug headers hold.
 pub const DEBUG_VALUE: &str = "trace";
@@ -50,6 +51,30 @@ impl Share {
     }
 }
 
+/// Formats of the headers of traces.
+#[derive(Clone, Debug)]
+pub struct Formats {
+    /// In the order of preference.
+    order: Vec<Propagation>,
+    tracecontext: bool,
+    baggage: bool,
+    b3: bool,
+    b3multi: bool,
+}
+
+impl From<Vec<Propagation>> for Formats {
+    fn from(order: Vec<Propagation>) -> Self {
+        let has = |format| order.contains(&format);
+        Self {
+            tracecontext: has(Propagation::Tracecontext),
+            baggage: has(Propagation::Baggage),
+            b3: has(Propagation::B3),
+            b3multi: has(Propagation::B3multi),
+            order,
+        }
+    }
+}
+
 /// How requests are traced.
 #[derive(Clone, Debug)]
 pub struct Policy {
@@ -57,8 +82,8 @@ pub struct Policy {
     pub sample: Share,
     /// Whose word on sampling is taken.
     pub trust: TrustParent,
-    /// Formats, in the order of preference.
-    pub formats: Vec<Propagation>,
+    /// In which formats other services are told of it.
+    pub formats: Formats,
     /// Whether spans of failed requests are sent in any case.
     pub on_error: bool,
     /// From when on spans of slow requests are sent in any case.
@@ -69,88 +94,90 @@ pub struct Policy {
 
 /// What a decision needs besides the request's headers.
 #[derive(Clone, Copy, Debug)]
-pub struct Circumstances {
+pub struct Circumstances<'a> {
     /// Whether the peer is a trusted proxy.
     pub trusted_proxy: bool,
     /// Whether a signed debug header asks for it.
     pub debug: bool,
     /// The route's own share.
-    pub sample: Option<Share>,
-    /// Random bits.
-    pub random: [u64; 3],
+    pub share: Option<&'a Share>,
+    /// The identity of a trace that begins here, and of the span of the request.
+    pub identity: &'a Identity,
 }
 
 impl Policy {
-    /// Decides how a request is traced.
+    /// Whether a request is like most: it brings nothing of a trace, and no spans of it are sent. Other services are told
+    /// of the trace that begins with its identity.
     #[must_use]
-    #[inline(never)] // Inlined, the route's share was once taken apart bit by bit: a thousand instructions.
-    pub fn begin(&self, headers: &HeaderMap, circumstances: &Circumstances) -> Trace {
-        // Most requests bring nothing of the kind, and one look at the names is quicker than one for each of them.
-        if headers.keys().any(context::is_context) {
-            self.go_on(headers, circumstances)
-        } else {
-            self.start(circumstances.debug || self.takes(circumstances), circumstances.random)
-        }
+    pub fn is_plain(&self, headers: &HeaderMap, share: Option<&Share>, identity: &Identity) -> bool {
+        !self.takes(share, identity)
+            && !self.records(false)
+            && !self.debug_header.as_ref().is_some_and(|name| headers.contains_key(name))
+            && !headers.keys().any(context::is_context)
     }
 
-    /// A trace of our own.
-    fn start(&self, sampled: bool, random: [u64; 3]) -> Trace {
-        Trace {
-            trace_id: TraceId::from(nonzero(wide(random[0], random[1]))),
-            span_id: new_span_id(random[2]),
-            parent: None,
-            sampled,
-            recorded: sampled || self.on_error || self.slow_over.is_some(),
-            debug: false,
-            random: true,
-            untouched: false,
-            bare: true,
-            keeps_state: false,
-            attempts: Vec::new(),
-            grpc_status: None,
-            sent: false,
-        }
-    }
-
-    /// The trace of a request whose headers say something of one.
-    #[cold]
-    fn go_on(&self, headers: &HeaderMap, circumstances: &Circumstances) -> Trace {
+    /// Decides how a request is traced: what other services are told, and its trace, if spans are sent or may be.
+    #[must_use]
+    #[inline(never)]
+    pub fn begin(&self, headers: &HeaderMap, circumstances: &Circumstances<'_>) -> (SpanContext, Option<Trace>) {
         let trusted = match self.trust {
             TrustParent::Any => true,
             TrustParent::TrustedProxies => circumstances.trusted_proxy,
             TrustParent::Never => false,
         };
-        let (origin, format) = self.extract(headers);
+        let bare = !headers.keys().any(context::is_context);
+        let (origin, format) = if bare { (Origin::Nothing, None) } else { self.extract(headers) };
         let (parent, said) = match origin {
             Origin::Parent(parent) => (Some(parent), parent.sampled),
             Origin::Decision(sampled) => (None, Some(sampled)),
             Origin::Nothing => (None, None),
         };
-        let obeyed = said.filter(|_| trusted);
-        let sampled = circumstances.debug || obeyed.unwrap_or_else(|| self.takes(circumstances));
-        let ours = self.start(sampled, circumstances.random);
-        Trace {
-            trace_id: parent.map_or(ours.trace_id, |parent| parent.trace_id),
-            parent: parent.map(|parent| parent.span_id),
+        let identity = circumstances.identity;
+        let drawn = || self.takes(circumstances.share, identity);
+        let sampled = circumstances.debug || said.filter(|_| trusted).unwrap_or_else(drawn);
+        let random = parent.is_none_or(|parent| parent.random);
+        let trace_id = parent.map_or(identity.trace_id(), |parent| parent.trace_id);
+        let flags = (u8::from(sampled) * context::SAMPLED) | (u8::from(random) * context::RANDOM);
+        let context = SpanContext {
+            traceparent: Some(match parent {
+                Some(_) => Traceparent::new(trace_id, identity.span_id(), flags),
+                None if sampled => identity.traceparent().sampled(),
+                None => *identity.traceparent(),
+            }),
+            sampled,
             debug: sampled && trusted && parent.is_some_and(|parent| parent.debug),
-            random: parent.is_none_or(|parent| parent.random),
             // Whoever said that it is not sampled is right, and may be passed on as it is.
             untouched: !sampled && said == Some(false),
-            bare: false,
+            bare,
             keeps_state: format == Some(Propagation::Tracecontext) && context::is_sound_state(headers),
-            ..ours
-        }
+        };
+        let trace = self.records(sampled).then(|| Trace {
+            trace_id,
+            span_id: identity.span_id(),
+            flags,
+            parent: parent.map(|parent| parent.span_id),
+            keeps_state: context.keeps_state,
+            attempts: Vec::new(),
+            grpc_status: None,
+            sent: false,
+        });
+        (context, trace)
+    }
+
+    /// Whether spans are sent, or may yet be.
+    fn records(&self, sampled: bool) -> bool {
+        sampled || self.on_error || self.slow_over.is_some()
     }
 
     /// Whether the share has a request sampled: by the lower half of the trace's identity, as samplers of OpenTelemetry
     /// (TraceIdRatioBased) do further on. What is sampled here is sampled by each of them whose share is as large.
-    fn takes(&self, circumstances: &Circumstances) -> bool {
-        circumstances.sample.unwrap_or(self.sample).takes(circumstances.random[1])
+    fn takes(&self, share: Option<&Share>, identity: &Identity) -> bool {
+        share.unwrap_or(&self.sample).takes(identity.draw())
     }
 
     /// What the first format that is sound says.
     fn extract(&self, headers: &HeaderMap) -> (Origin, Option<Propagation>) {
-        for &format in &self.formats {
+        for &format in &self.formats.order {
             let b3 = match format {
                 Propagation::Tracecontext => match context::extract(headers) {
                     Some(parent) => return (Origin::Parent(parent), Some(format)),
@@ -169,30 +196,41 @@ impl Policy {
         (Origin::Nothing, None)
     }
 
-    /// Tells the next service of the trace. An attempt has a span of its own only if it is recorded.
-    pub fn inject(&self, headers: &mut HeaderMap, trace: &Trace, instance: Option<u32>) -> Carried {
+    /// Tells the next service of the trace that begins with the request's own identity, or of another one, and of the
+    /// span of an attempt, if it has one.
+    pub fn inject(
+        &self,
+        headers: &mut HeaderMap,
+        context: &SpanContext,
+        own: Option<&Identity>,
+        attempt: Option<SpanId>,
+    ) -> Carried {
         if let Some(name) = &self.debug_header {
             headers.remove(name);
         }
-        let attempt = instance.and_then(|instance| trace.attempt(instance));
-        let span = attempt.map_or(trace.span_id, |attempt| attempt.span_id);
-        for &format in &self.formats {
-            match format {
-                Propagation::Baggage if trace.bare => {}
-                Propagation::Baggage => baggage::clean(headers),
-                _ if trace.untouched => {}
-                Propagation::Tracecontext => {
-                    headers.insert(&context::TRACEPARENT, context::traceparent(trace.trace_id, span, trace.flags()));
-                    if !trace.keeps_state && !trace.bare {
-                        headers.remove(&context::TRACESTATE);
-                    }
+        let formats = &self.formats;
+        if formats.baggage && !context.bare {
+            baggage::clean(headers);
+        }
+        let span = context.traceparent.as_ref().or(own.map(Identity::traceparent));
+        if let Some(span) = span.filter(|_| !context.untouched) {
+            let of_attempt = attempt.map(|attempt| span.with_span(attempt));
+            let span = of_attempt.as_ref().unwrap_or(span);
+            if formats.tracecontext {
+                headers.insert(&context::TRACEPARENT, span.to_value());
+                if !context.keeps_state && !context.bare {
+                    headers.remove(&context::TRACESTATE);
                 }
-                Propagation::B3 => b3::inject(headers, trace.trace_id, span, trace.sampled, trace.debug),
-                Propagation::B3multi => b3::inject_multi(headers, trace.trace_id, span, trace.sampled, trace.debug),
+            }
+            if formats.b3 {
+                b3::inject(headers, span, context.sampled, context.debug);
+            }
+            if formats.b3multi {
+                b3::inject_multi(headers, span, context.sampled, context.debug);
             }
         }
-        let told_so = || self.formats.contains(&Propagation::Tracecontext) || context::is_sampled(headers);
-        Carried { takes_state: trace.sampled && told_so(), bare: trace.bare }
+        let told_so = || formats.tracecontext || context::is_sampled(headers);
+        Carried { takes_state: context.sampled && told_so(), bare: context.bare }
     }
 }
 
@@ -203,26 +241,39 @@ enum Origin {
     Nothing,
 }
 
-/// The trace of one request.
+/// What other services are told of the trace of a request.
+#[derive(Clone, Copy, Debug)]
+pub struct SpanContext {
+    /// `None` is that of the request's own identity.
+    traceparent: Option<Traceparent>,
+    sampled: bool,
+    debug: bool,
+    /// Whether it was not sampled by whom it comes from, whose word is passed on as it is.
+    untouched: bool,
+    /// Whether the request came without any headers of a trace.
+    bare: bool,
+    keeps_state: bool,
+}
+
+impl SpanContext {
+    /// That of a request that is like most.
+    pub const PLAIN: Self =
+        Self { traceparent: None, sampled: false, debug: false, untouched: false, bare: true, keeps_state: false };
+}
+
+/// The trace of a request whose spans are sent, or may be.
 #[derive(Debug)]
 pub struct Trace {
     /// Its identity.
     pub trace_id: TraceId,
     /// The span of the request.
     pub span_id: SpanId,
+    /// The flags of Trace Context.
+    pub flags: u8,
     /// The span that it comes from.
     pub parent: Option<SpanId>,
-    /// Whether it is sampled.
-    pub sampled: bool,
-    /// Whether its attempts are noted: its spans are sent, or may be.
-    pub recorded: bool,
-    debug: bool,
-    random: bool,
-    /// Whether it was not sampled by whom it comes from, whose word is passed on as it is.
-    untouched: bool,
-    /// Whether it came without any headers of a trace.
-    bare: bool,
-    keeps_state: bool,
+    /// Whether the `tracestate` that came with the request belongs to it.
+    pub keeps_state: bool,
     /// Its attempts so far, in the order in which they began.
     pub attempts: Vec<Attempt>,
     /// The status of a gRPC call.
@@ -232,16 +283,10 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// The flags of Trace Context.
+    /// Whether its spans are sent however the request ends.
     #[must_use]
-    pub fn flags(&self) -> u8 {
-        (u8::from(self.sampled) * context::SAMPLED) | (u8::from(self.random) * context::RANDOM)
-    }
-
-    /// Whether the `tracestate` that came with the request belongs to it.
-    #[must_use]
-    pub fn keeps_state(&self) -> bool {
-        self.keeps_state
+    pub fn is_sampled(&self) -> bool {
+        self.flags & context::SAMPLED != 0
     }
 
     /// The latest attempt at an instance.
@@ -312,21 +357,6 @@ impl Tracer {
             }
         });
     }
-}
-
-fn wide(high: u64, low: u64) -> u128 {
-    u128::from(high) << 64 | u128::from(low)
-}
-
-/// Identities must not be 0.
-fn nonzero<T: Default + PartialEq + From<u8>>(random: T) -> T {
-    if random == T::default() { T::from(1) } else { random }
-}
-
-/// The identity of a span from random bits.
-#[must_use]
-pub fn new_span_id(random: u64) -> SpanId {
-    SpanId::from(nonzero(random))
 }
 
 #[cfg(test)]

@@ -8,11 +8,12 @@ use pingora::proxy::Session;
 
 use crate::proxy::ctx::{Ctx, Upstream};
 use crate::proxy::peer::Protocol;
-use crate::proxy::{head, is_tls, reply, text};
+use crate::proxy::{head, is_tls, reply};
 use crate::telemetry::otlp::nanos;
 use crate::telemetry::traces::context::TRACESTATE;
 use crate::telemetry::traces::span::{Attributes, Head, Kind, Spans, TraceContext};
 use crate::telemetry::traces::{Attempt, Trace};
+use crate::text;
 
 /// Methods that spans are named after (RFC 9110 section 9 and RFC 5789); all others are `_OTHER`.
 const METHODS: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
@@ -52,9 +53,9 @@ impl Telling<'_> {
     /// All of it.
     #[inline(never)] // Its kilobytes are not to lie between what every request runs.
     pub(super) fn tell(&self, spans: &mut Spans) {
-        let state = self.trace.keeps_state().then(|| self.session.req_header().headers.get(&TRACESTATE)).flatten();
+        let state = self.trace.keeps_state.then(|| self.session.req_header().headers.get(&TRACESTATE)).flatten();
         let state = state.and_then(|state| state.to_str().ok()).unwrap_or_default();
-        let context = TraceContext { trace_id: self.trace.trace_id, flags: self.trace.flags(), state };
+        let context = TraceContext { trace_id: self.trace.trace_id, flags: self.trace.flags, state };
         // A path that anybody may choose is no name.
         let pattern = self.ctx.route_side().and_then(|route| route.pattern.as_deref());
         let call = self.call();

@@ -3,7 +3,7 @@
 use http::{HeaderMap, HeaderName, HeaderValue};
 use opentelemetry::trace::{SpanId, TraceId};
 
-use super::context::{Parent, hex, single, span_hex, span_id, trace_id, visible};
+use super::context::{Parent, Traceparent, single, span_id, trace_id, visible};
 
 /// All in one.
 pub static B3: HeaderName = HeaderName::from_static("b3");
@@ -104,19 +104,19 @@ fn trace(digits: &[u8]) -> Option<TraceId> {
 
 /// Writes the header `b3`.
 #[inline(never)]
-pub fn inject(headers: &mut HeaderMap, trace: TraceId, span: SpanId, sampled: bool, debug: bool) {
+pub fn inject(headers: &mut HeaderMap, span: &Traceparent, sampled: bool, debug: bool) {
     let mut text = *b"00000000000000000000000000000000-0000000000000000-0";
-    text[..32].copy_from_slice(&hex(trace.to_bytes()));
-    text[33..49].copy_from_slice(&span_hex(span, 0)[..16]);
+    text[..32].copy_from_slice(span.trace());
+    text[33..49].copy_from_slice(span.span());
     text[50] = State::text(sampled, debug);
     headers.insert(&B3, visible(&text));
 }
 
 /// Writes the `X-B3-*` headers.
 #[inline(never)]
-pub fn inject_multi(headers: &mut HeaderMap, trace: TraceId, span: SpanId, sampled: bool, debug: bool) {
-    headers.insert(&TRACE_ID, visible(&hex(trace.to_bytes())));
-    headers.insert(&SPAN_ID, visible(&span_hex(span, 0)[..16]));
+pub fn inject_multi(headers: &mut HeaderMap, span: &Traceparent, sampled: bool, debug: bool) {
+    headers.insert(&TRACE_ID, visible(span.trace()));
+    headers.insert(&SPAN_ID, visible(span.span()));
     headers.remove(&PARENT_ID);
     if sampled && debug {
         headers.insert(&FLAGS, HeaderValue::from_static("1"));
@@ -212,9 +212,10 @@ mod tests {
             let (trace, span) = (TraceId::from(trace), SpanId::from(span));
             let state = State { sampled: Some(sampled), debug: sampled && debug };
             let expected = Some(Extracted::Parent(parent(trace, span, state)));
+            let span = Traceparent::new(trace, span, 0);
             let mut headers = HeaderMap::new();
-            inject(&mut headers, trace, span, sampled, debug);
-            inject_multi(&mut headers, trace, span, sampled, debug);
+            inject(&mut headers, &span, sampled, debug);
+            inject_multi(&mut headers, &span, sampled, debug);
             prop_assert_eq!(extract(&headers), expected);
             prop_assert_eq!(extract_multi(&headers), expected);
         }

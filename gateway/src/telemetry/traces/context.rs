@@ -4,6 +4,8 @@
 use http::{HeaderMap, HeaderName, HeaderValue};
 use opentelemetry::trace::{SpanId, TraceId};
 
+use crate::text::header_value;
+
 /// The header that says which trace a request belongs to.
 pub static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 /// What tracing systems along the way have noted.
@@ -23,10 +25,16 @@ const MAX_STATE: usize = 4_096;
 /// Whether a header is one of those that say something of a trace, in any format.
 #[must_use]
 pub fn is_context(name: &HeaderName) -> bool {
-    match name.as_str() {
-        "traceparent" | "tracestate" | "baggage" | "b3" => true,
-        other => other.starts_with("x-b3-"),
+    // Hardly any other name begins like one of them, so that this is all that most requests run.
+    match name.as_str().as_bytes() {
+        name @ ([b't', b'r', ..] | [b'b', ..] | [b'x', b'-', b'b', ..]) => is_context_whole(name),
+        _ => false,
     }
+}
+
+#[cold]
+fn is_context_whole(name: &[u8]) -> bool {
+    matches!(name, b"traceparent" | b"tracestate" | b"baggage" | b"b3") || name.starts_with(b"x-b3-")
 }
 
 /// What a request upstream carries of a trace.
@@ -100,15 +108,57 @@ pub fn parse(text: &[u8]) -> Option<Parent> {
     })
 }
 
-/// Writes a `traceparent` of version 00.
-#[must_use]
-pub fn traceparent(trace_id: TraceId, span_id: SpanId, flags: u8) -> HeaderValue {
-    let mut text = *b"00-00000000000000000000000000000000-0000000000000000-00";
-    let rest = span_hex(span_id, flags);
-    text[3..35].copy_from_slice(&hex(trace_id.to_bytes()));
-    text[36..52].copy_from_slice(&rest[..16]);
-    text[53..].copy_from_slice(&rest[16..18]);
-    visible(&text)
+/// A `traceparent` of version 00 that goes to the next service. Other formats take their digits from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Traceparent([u8; LENGTH]);
+
+impl Traceparent {
+    /// Of the flags, those that this version knows are written.
+    #[must_use]
+    pub fn new(trace: TraceId, span: SpanId, flags: u8) -> Self {
+        Self::of(&hex(trace.to_bytes()), &span_digits(span), flags)
+    }
+
+    pub(crate) fn of(trace: &[u8; 32], span: &[u8; 16], flags: u8) -> Self {
+        let mut text = *b"00-00000000000000000000000000000000-0000000000000000-00";
+        text[3..35].copy_from_slice(trace);
+        text[36..52].copy_from_slice(span);
+        text[54] |= flags & (SAMPLED | RANDOM);
+        Self(text)
+    }
+
+    /// The same for another span of the trace.
+    #[must_use]
+    #[inline(never)]
+    pub fn with_span(mut self, span: SpanId) -> Self {
+        self.0[36..52].copy_from_slice(&span_digits(span));
+        self
+    }
+
+    /// The same for a trace that is sampled.
+    #[must_use]
+    pub fn sampled(mut self) -> Self {
+        self.0[54] |= SAMPLED;
+        self
+    }
+
+    /// The digits of the trace.
+    #[must_use]
+    pub fn trace(&self) -> &[u8] {
+        &self.0[3..35]
+    }
+
+    /// The digits of the span.
+    #[must_use]
+    pub fn span(&self) -> &[u8] {
+        &self.0[36..52]
+    }
+
+    /// As a header has it.
+    #[must_use]
+    pub fn to_value(&self) -> HeaderValue {
+        visible(&self.0)
+    }
 }
 
 /// Whether every `tracestate` is sound (section 3.3.1): otherwise none of it is passed on.
@@ -167,7 +217,8 @@ fn unhex<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
 /// Lower-case hexadecimal, worked out for all bytes at once: without a table, and without a loop that is unrolled into
 /// kilobytes, which every request would have to fetch.
 #[inline(never)]
-pub(super) fn hex(bytes: [u8; 16]) -> [u8; 32] {
+#[must_use]
+pub fn hex(bytes: [u8; 16]) -> [u8; 32] {
     let digit = |nibble: u8| nibble + if nibble < 10 { b'0' } else { b'a' - 10 };
     let mut digits = [0; 32];
     for (pair, byte) in digits.as_chunks_mut().0.iter_mut().zip(bytes) {
@@ -176,17 +227,13 @@ pub(super) fn hex(bytes: [u8; 16]) -> [u8; 32] {
     digits
 }
 
-/// The digits of a span, and those of flags after it.
-pub(super) fn span_hex(span: SpanId, flags: u8) -> [u8; 32] {
-    let mut bytes = [0; 16];
-    bytes[..8].copy_from_slice(&span.to_bytes());
-    bytes[8] = flags;
-    hex(bytes)
+fn span_digits(span: SpanId) -> [u8; 16] {
+    hex(u128::from(u64::from_be_bytes(span.to_bytes())).to_be_bytes()).as_chunks().0[1]
 }
 
 /// A header value of what is visible ASCII.
 pub(super) fn visible(text: &[u8]) -> HeaderValue {
-    HeaderValue::from_bytes(text).unwrap_or_else(|_| HeaderValue::from_static(""))
+    header_value(text).unwrap_or_else(|_| HeaderValue::from_static(""))
 }
 
 #[cfg(test)]
@@ -281,7 +328,9 @@ mod tests {
         #[test]
         fn what_is_written_is_read_again(trace: [u8; 16], span: [u8; 8], flags: u8) {
             let (trace, span) = (TraceId::from_bytes(trace), SpanId::from_bytes(span));
-            let read = parse(traceparent(trace, span, flags).as_bytes());
+            let written = Traceparent::new(trace, span, flags);
+            prop_assert_eq!(Traceparent::new(trace, SpanId::from(1), flags).with_span(span), written);
+            let read = parse(written.to_value().as_bytes());
             if trace == TraceId::INVALID || span == SpanId::INVALID {
                 prop_assert_eq!(read, None);
             } else {

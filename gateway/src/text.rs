@@ -1,12 +1,23 @@
-//! Short texts on the stack. Numbers are written without the formatting machinery, which takes ten times as long.
+//! Header values, and short texts on the stack. Numbers are written without the formatting machinery, which takes ten
+//! times as long.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
 use arrayvec::ArrayString;
+use http::header::{HeaderValue, InvalidHeaderValue};
 
 /// A text that has room for what is written here: an address with its zone and port takes 58 bytes.
 pub type Text = ArrayString<64>;
+
+/// A header value. Every request makes several, so their way is the same and short, rather than unrolled at each place.
+///
+/// # Errors
+/// If something in it may not be in a header value.
+#[inline(never)]
+pub fn header_value(text: &[u8]) -> Result<HeaderValue, InvalidHeaderValue> {
+    HeaderValue::from_bytes(text)
+}
 
 /// An address.
 #[must_use]
