@@ -1,5 +1,6 @@
 //! Traces: whether a request is sampled, and what other services are told of it. Unless spans will be sent, nothing is
 //! made but the headers that go on; what a span says is put together at the end, from what the request knows of itself.
+//! What most requests do not need is marked as cold, and lies apart from what they run.
 
 pub mod b3;
 pub mod baggage;
@@ -206,7 +207,7 @@ impl Policy {
         attempt: Option<SpanId>,
     ) -> Carried {
         if let Some(name) = &self.debug_header {
-            headers.remove(name);
+            forget(headers, name);
         }
         let formats = &self.formats;
         if formats.baggage && !context.bare {
@@ -219,7 +220,7 @@ impl Policy {
             if formats.tracecontext {
                 headers.insert(&context::TRACEPARENT, span.to_value());
                 if !context.keeps_state && !context.bare {
-                    headers.remove(&context::TRACESTATE);
+                    forget(headers, &context::TRACESTATE);
                 }
             }
             if formats.b3 {
@@ -232,6 +233,11 @@ impl Policy {
         let told_so = || formats.tracecontext || context::is_sampled(headers);
         Carried { takes_state: context.sampled && told_so(), bare: context.bare }
     }
+}
+
+#[cold]
+fn forget(headers: &mut HeaderMap, name: &HeaderName) {
+    headers.remove(name);
 }
 
 /// What headers say of where a request comes from.

@@ -103,7 +103,7 @@ fn trace(digits: &[u8]) -> Option<TraceId> {
 }
 
 /// Writes the header `b3`.
-#[inline(never)]
+#[cold]
 pub fn inject(headers: &mut HeaderMap, span: &Traceparent, sampled: bool, debug: bool) {
     let mut text = *b"00000000000000000000000000000000-0000000000000000-0";
     text[..32].copy_from_slice(span.trace());
@@ -113,7 +113,7 @@ pub fn inject(headers: &mut HeaderMap, span: &Traceparent, sampled: bool, debug:
 }
 
 /// Writes the `X-B3-*` headers.
-#[inline(never)]
+#[cold]
 pub fn inject_multi(headers: &mut HeaderMap, span: &Traceparent, sampled: bool, debug: bool) {
     headers.insert(&TRACE_ID, visible(span.trace()));
     headers.insert(&SPAN_ID, visible(span.span()));

@@ -129,7 +129,7 @@ impl Traceparent {
 
     /// The same for another span of the trace.
     #[must_use]
-    #[inline(never)]
+    #[cold]
     pub fn with_span(mut self, span: SpanId) -> Self {
         self.0[36..52].copy_from_slice(&span_digits(span));
         self
