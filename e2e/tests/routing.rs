@@ -1,7 +1,10 @@
 //! Promise: the most specific route wins; rewrites, redirects, header edits and forwarded headers are as configured.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 use serin_e2e::client::{Call, Conn};
+use serin_e2e::origin::refusing_address;
 use serin_e2e::{Conf, Gateway, Origin, World, conf, world};
 
 /// A gateway with a route, a service and an origin for each `(name, match)`.
@@ -322,7 +325,7 @@ async fn forwarded_headers_tell_who_asked() {
 async fn every_request_has_an_id() {
     let theirs = "8d1c5b42-aaaa-bbbb-cccc-0123456789ab";
     let world = World::start().await;
-    let ids: std::collections::BTreeSet<_> = [world.send(Call::get("/")).await, world.send(Call::get("/")).await]
+    let ids: BTreeSet<_> = [world.send(Call::get("/")).await, world.send(Call::get("/")).await]
         .iter()
         .map(|r| r.seen("x-request-id"))
         .collect();
@@ -338,4 +341,43 @@ async fn every_request_has_an_id() {
     let renamed =
         World::with(&["v1-a"], |conf| conf.bootstrap["forwarding"] = json!({"request_id": "x-correlation-id"})).await;
     assert!(renamed.send(Call::get("/")).await.seen("x-correlation-id").is_some());
+}
+
+/// Whoever answers, and why: the client can say which request it was, and the log knows it under that name.
+#[tokio::test]
+async fn every_answer_has_the_id_of_its_request() {
+    let own = [
+        json!({"name": "hello", "match": {"path": {"exact": "/hello"}}, "respond": {"status": 200, "body": "hi"}}),
+        json!({"name": "moved", "match": {"path": {"exact": "/moved"}}, "redirect": {"path": "/hello"}}),
+        json!({"name": "mute", "match": {"path": {"exact": "/mute"}}, "respond": {"status": 200, "body": "hi"},
+               "response_headers": {"remove": ["x-request-id"]}}),
+    ];
+    let nobody = json!({"instances": [{"address": refusing_address()}], "subsets": {"all": {}}, "stable": "all"});
+    let origin = Origin::start("a").await;
+    let conf = Conf::empty().with_service("pool", conf::pool(&[&origin], json!([{"round_robin": {}}])));
+    let mut conf = conf.with_service("dead", nobody);
+    conf.routing["routes"].as_array_mut().unwrap().extend(own);
+    let gateway = Gateway::start(conf).await;
+    let cases = [
+        (Call::get("/pool"), 200),
+        (Call::get("/hello"), 200),
+        (Call::get("/moved"), 302),
+        (Call::get("/nowhere"), 404),
+        (Call::get("/dead"), 502),
+        (Call::post("/dead", "body"), 502),
+        (Call::new("TRACE", "/pool"), 405),
+        (Call::get("/pool/%00"), 400),
+        (Call::get(&format!("/{}", "x".repeat(60_000))), 414),
+    ];
+    let mut ids = BTreeSet::new();
+    for (call, status) in cases {
+        let reply = call.to(gateway.http()).await.expect(status);
+        let id = reply.header("x-request-id");
+        assert_eq!(id.len(), 32, "{status} {id:?}");
+        ids.insert(id.to_owned());
+    }
+    let logged = gateway.access_log(ids.len()).await;
+    assert_eq!(logged.iter().map(|line| line["request_id"].as_str().unwrap().to_owned()).collect::<BTreeSet<_>>(), ids);
+    let mute = Call::get("/mute").to(gateway.http()).await.expect(200);
+    assert_eq!(mute.header("x-request-id"), "", "a route's own edits have the last word");
 }

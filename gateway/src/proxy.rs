@@ -170,6 +170,8 @@ impl ProxyHttp for Edge {
             Some(reply) => {
                 ctx.replied = Some(reply.status.as_u16());
                 let too_long = reply.status == StatusCode::PAYLOAD_TOO_LARGE;
+                // What a route answers by itself has it already.
+                let reply = if ctx.error.is_some() { self.identified(reply, ctx) } else { reply };
                 reply.send(session).await?;
                 if too_long {
                     failure::linger(session).await;
@@ -315,7 +317,7 @@ impl ProxyHttp for Edge {
         }
         // pingora closes the connection after a failed attempt whatever it is told, so the client is told as well.
         session.set_keepalive(None);
-        let status = failure::answer(session, ctx, error).await;
+        let status = failure::answer(session, ctx, error, self.forwarding.request_id.as_ref()).await;
         ctx.replied = Some(status);
         if status == StatusCode::PAYLOAD_TOO_LARGE {
             failure::linger(session).await;
@@ -361,6 +363,11 @@ impl Edge {
             None => self.lease(session, ctx).map(|holds| self.admit(session, ctx, &holds)),
             answer => Ok(answer),
         }
+    }
+
+    /// An answer of our own, with the identity of its request.
+    fn identified(&self, reply: Reply, ctx: &Ctx) -> Reply {
+        reply.with_request_id(self.forwarding.request_id.as_ref(), &ctx.request_id)
     }
 
     /// What changes in a request's head on its way to the upstream.

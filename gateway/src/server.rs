@@ -39,6 +39,7 @@ use crate::drain::{Drain, Office};
 use crate::listen::{self, Accepts, Certificates, Reload};
 use crate::overload::Overload;
 use crate::proxy::Edge;
+use crate::proxy::headers::ForwardingHeaders;
 use crate::pulse::Pulse;
 use crate::telemetry::access_log::{AccessLog, Sink};
 use crate::telemetry::metrics::Metrics;
@@ -298,7 +299,12 @@ fn proxy_service(
         connector,
         permits: Arc::new(permits),
         refusals,
-        refuser: Refuser { metrics: Arc::clone(metrics), access_log, live: Arc::clone(&control.live) },
+        refuser: Refuser {
+            metrics: Arc::clone(metrics),
+            access_log,
+            live: Arc::clone(&control.live),
+            request_id: ForwardingHeaders::from(&bootstrap.forwarding).request_id,
+        },
         odd_names,
         proxied: Arc::clone(&proxied),
         drain: Arc::clone(drain),

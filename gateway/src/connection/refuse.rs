@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use http::StatusCode;
+use http::{HeaderName, StatusCode};
 use memchr::memchr;
 use pingora::protocols::GetSocketDigest;
 use pingora::protocols::http::date::get_cached_date;
@@ -34,22 +34,26 @@ pub struct Refuser {
     pub access_log: Option<Arc<AccessLog>>,
     /// The generation in force.
     pub live: Arc<ArcSwap<Generation>>,
+    /// The header that tells a client the identity of its request.
+    pub request_id: Option<HeaderName>,
 }
 
 impl Refuser {
     /// Answers what was read of a head, and closes the connection.
     pub(super) async fn answer(&self, mut stream: Box<Inbound>, refusal: Refusal, head: &[u8]) {
         let began = Instant::now();
-        let answer = answer(refusal, head.starts_with(b"HEAD "));
+        let id = RequestId::random(rand::random());
+        let reply = Reply::refusal(refusal).with_request_id(self.request_id.as_ref(), &id);
+        let answer = bytes(&reply, head.starts_with(b"HEAD "));
         let peer =
             stream.get_socket_digest().and_then(|digest| digest.peer_addr()?.as_inet().map(std::net::SocketAddr::ip));
         // A client that does not take its answer has none, and goes the same way.
         let _ = tokio::time::timeout(LINGER, say(&mut stream, &answer)).await;
-        self.tell(refusal, head, peer.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)), began.elapsed());
+        self.tell(refusal, head, &id, peer.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)), began.elapsed());
         let _ = tokio::time::timeout(LINGER, drain(&mut stream)).await;
     }
 
-    fn tell(&self, refusal: Refusal, head: &[u8], peer: IpAddr, duration: Duration) {
+    fn tell(&self, refusal: Refusal, head: &[u8], id: &RequestId, peer: IpAddr, duration: Duration) {
         let status = refusal.status().as_u16();
         self.metrics.count_refusal(refusal);
         self.metrics.count_unrouted(status);
@@ -58,7 +62,6 @@ impl Refuser {
         }
         let generation = self.live.load();
         let (method, target) = request_line(head);
-        let id = RequestId::random(rand::random());
         let finished = Finished {
             method: &method,
             host: "",
@@ -106,8 +109,7 @@ fn request_line(head: &[u8]) -> (String, String) {
 }
 
 /// The bytes of an answer.
-fn answer(refusal: Refusal, head_only: bool) -> Vec<u8> {
-    let reply = Reply::refusal(refusal);
+fn bytes(reply: &Reply, head_only: bool) -> Vec<u8> {
     let reason = reply.status.canonical_reason().unwrap_or_default();
     let mut bytes = format!("HTTP/1.1 {} {reason}\r\ndate: ", reply.status.as_u16()).into_bytes();
     bytes.extend_from_slice(get_cached_date().as_bytes());

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::{HeaderValue, StatusCode, header};
+use http::{HeaderName, HeaderValue, StatusCode, header};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::proxy::Session;
 use pingora::{Error, ErrorSource, ErrorType};
@@ -146,15 +146,15 @@ pub fn name(error: &Error) -> &'static str {
 }
 
 /// Answers a failed request, unless the client is gone, has part of a response already, or speaks another protocol since
-/// an upgrade. Returns the status, 0 if there was no answer.
-pub async fn answer(session: &mut Session, ctx: &Ctx, error: &Error) -> u16 {
+/// an upgrade. Returns the status, 0 if there was no answer. `id` is the header that says which request it was.
+pub async fn answer(session: &mut Session, ctx: &Ctx, error: &Error, id: Option<&HeaderName>) -> u16 {
     let over =
         |head: &ResponseHeader| !head.status.is_informational() || head.status == StatusCode::SWITCHING_PROTOCOLS;
     if session.response_written().is_some_and(over) {
         return 0;
     }
     if let Some(refusal) = BadBody::of(error) {
-        let _ = Reply::refusal(refusal).send(session).await;
+        let _ = Reply::refusal(refusal).with_request_id(id, &ctx.request_id).send(session).await;
         return refusal.status().as_u16();
     }
     let late = ctx.time_left(Instant::now()).is_some_and(|left| left.is_zero());
@@ -175,7 +175,7 @@ pub async fn answer(session: &mut Session, ctx: &Ctx, error: &Error) -> u16 {
         "internal" | "refused" => (StatusCode::INTERNAL_SERVER_ERROR, "The gateway failed."),
         _ => (StatusCode::BAD_GATEWAY, "The upstream could not be reached or broke off."),
     };
-    let mut reply = Reply::problem(status, detail);
+    let mut reply = Reply::problem(status, detail).with_request_id(id, &ctx.request_id);
     if detail == BUSY {
         reply.headers.push((header::RETRY_AFTER, RETRY_AFTER));
     }

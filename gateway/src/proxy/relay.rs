@@ -83,7 +83,7 @@ impl Edge {
             return Err(error);
         }
         ctx.error = ctx.error.or(Some(failure::name(&error)));
-        ctx.replied = Some(failure::answer(session, ctx, &error).await);
+        ctx.replied = Some(failure::answer(session, ctx, &error, self.forwarding.request_id.as_ref()).await);
         Ok(())
     }
 

@@ -11,6 +11,9 @@ use pingora::proxy::Session;
 use pingora::{ErrorType, OrErr, Result};
 use serin_core::strict::Refusal;
 
+use crate::identity::RequestId;
+use crate::text::header_value;
+
 /// Largest body, in bytes, that is read and thrown away so that the connection stays open.
 const DRAINED: u64 = 64 << 10;
 /// How long that may take.
@@ -73,6 +76,16 @@ impl Reply {
             let seconds = after.as_millis().div_ceil(1_000).max(1);
             let seconds = HeaderValue::from(u64::try_from(seconds).unwrap_or(u64::MAX));
             self.headers.push((http::header::RETRY_AFTER, seconds));
+        }
+        self
+    }
+
+    /// Says which request it answers, where a header is for that.
+    #[must_use]
+    pub fn with_request_id(mut self, header: Option<&HeaderName>, id: &RequestId) -> Self {
+        // An identity is visible ASCII.
+        if let Some((name, id)) = header.zip(header_value(id.as_str().as_bytes()).ok()) {
+            self.headers.push((name.clone(), id));
         }
         self
     }

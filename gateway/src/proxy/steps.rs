@@ -63,17 +63,17 @@ impl Edge {
             Action::Redirect(redirect) => {
                 let origin = Origin { scheme: if is_tls(session) { "https" } else { "http" }, port: asked_port(head) };
                 let location = redirect.location(&route.path, &ctx.view(head, &host), origin);
-                Some(own_answer(Reply::redirect(redirect.status(), &location), route))
+                Some(own_answer(self.identified(Reply::redirect(redirect.status(), &location), ctx), route))
             }
-            Action::Respond(respond) => Some(own_answer(
-                Reply {
+            Action::Respond(respond) => {
+                let reply = Reply {
                     status: respond.status,
                     headers: Vec::new(),
                     content_type: respond.content_type.clone(),
                     body: Bytes::copy_from_slice(respond.body.as_bytes()),
-                },
-                route,
-            )),
+                };
+                Some(own_answer(self.identified(reply, ctx), route))
+            }
         }
     }
 
@@ -295,6 +295,7 @@ fn unavailable(ctx: &mut Ctx, generation: &Generation) -> Option<Reply> {
     Some(reply.with_retry_after(unavailable.retry_after))
 }
 
+/// What a route answers by itself; its own edits have the last word.
 fn own_answer(mut reply: Reply, route: &Route) -> Reply {
     let mut edited: http::HeaderMap = reply.headers.drain(..).collect();
     route.response_headers.apply(&mut edited);
