@@ -388,6 +388,73 @@ async fn an_unsampled_context_passes_untouched_in_every_format() {
     assert!(receiver.now().await.is_empty());
 }
 
+/// What a client says in one format counts in all of them: not even an untrusted one has others sample by the second.
+#[tokio::test]
+async fn what_contradicts_an_unsampled_context_goes_no_further() {
+    let (no, yes) = (parent("00"), parent("01"));
+    let (other, ids) = (format!("{SPAN}{SPAN}-{SPAN}-1"), [("x-b3-traceid", TRACE), ("x-b3-spanid", SPAN)]);
+    let multi = |last: &[(&'static str, &'static str)]| [&ids[..], last].concat();
+    let cases = [
+        (json!(["tracecontext", "b3"]), vec![("traceparent", &*no), ("b3", &*other)], vec![("traceparent", &*no)]),
+        (
+            json!(["b3", "tracecontext"]),
+            vec![("traceparent", &*yes), ("tracestate", "a=1"), ("b3", "0")],
+            vec![("b3", "0")],
+        ),
+        (
+            json!(["tracecontext", "baggage", "b3", "b3multi"]),
+            [&[("traceparent", &*no)], &*multi(&[("x-b3-sampled", "1")])].concat(),
+            vec![("traceparent", &*no)],
+        ),
+        (json!(["b3", "b3multi"]), [&[("b3", "0")], &*multi(&[("x-b3-flags", "1")])].concat(), vec![("b3", "0")]),
+        (
+            json!(["tracecontext", "b3multi"]),
+            [&[("traceparent", &*no)], &*multi(&[("x-b3-sampled", "0")])].concat(),
+            [&[("traceparent", &*no)], &*multi(&[("x-b3-sampled", "0")])].concat(),
+        ),
+        // Of several flags none counts, so that this is no context at all.
+        (json!(["b3multi"]), multi(&[("x-b3-sampled", "0"), ("x-b3-flags", "1"), ("x-b3-flags", "1")]), vec![]),
+    ];
+    for (formats, sent, expected) in cases {
+        let case = format!("{formats} {sent:?}");
+        let (gateway, _origin, _receiver) = traced(json!({"propagate": formats, "sample": "0%"}), false).await;
+        let call = sent.iter().fold(Call::get("/pool"), |call, (name, value)| call.header(name, value));
+        let seen = call.to(gateway.http()).await.expect(200).json()["headers"].clone();
+        let seen = seen.as_object().unwrap().iter().filter(|(name, _)| is_trace_header(name));
+        let seen: BTreeSet<_> = seen.map(|(name, value)| (&**name, value.as_str().unwrap())).collect();
+        if expected.is_empty() {
+            assert!(seen.contains(&("x-b3-sampled", "0")), "{case}: {seen:?}");
+            assert!(seen.iter().all(|(name, value)| *name != "x-b3-flags" && *value != TRACE), "{case}: {seen:?}");
+        } else {
+            assert_eq!(seen, expected.into_iter().collect(), "{case}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_full_tracestate_makes_room_for_the_version() {
+    let (receiver, origin) = (Receiver::start().await, Origin::start("a").await);
+    let mut conf = traced_conf(&receiver, single(&origin), &json!({"trust_parent": "any"}));
+    conf.service("pool")["propagate"] = json!({"tracestate": true, "baggage": true});
+    let gateway = Gateway::start(conf).await;
+    let list = |count| (0..count).map(|key| format!("k{key}=v")).collect::<Vec<_>>().join(",");
+    let call = Call::get("/pool").header("traceparent", parent("01")).header("tracestate", list(32));
+    let reply = call.header("baggage", list(64)).to(gateway.http()).await.expect(200);
+    assert_eq!(reply.seen("tracestate").unwrap(), format!("serin=all,{}", list(31)));
+    assert_eq!(reply.seen("baggage").unwrap(), format!("serin.subset=all,{}", list(63)));
+}
+
+#[tokio::test]
+async fn the_debug_header_stays_here_without_traces_as_well() {
+    let (receiver, origin, dir) = (Receiver::start().await, Origin::start("a").await, gateway::directory());
+    gateway::write_atomically(&dir.path().join("secret"), "a key of at least sixteen bytes");
+    let mut conf = traced_conf(&receiver, single(&origin), &json!({"debug_header": "x-serin-debug"}));
+    conf.bootstrap["tag_signing"] = json!({"key_file": "secret"});
+    let gateway = Gateway::start_in(dir, conf.with_env("OTEL_SDK_DISABLED", "true")).await;
+    let reply = Call::get("/pool").header("x-serin-debug", "trace;exp=1;sig=0").to(gateway.http()).await.expect(200);
+    assert_eq!((reply.seen("x-serin-debug"), reply.seen("traceparent")), (None, None));
+}
+
 #[tokio::test]
 async fn the_version_goes_into_the_state_of_sampled_traces_alone() {
     for (share, flags, state) in [("0%", "-02", None), ("100%", "-03", Some("serin=all"))] {

@@ -102,6 +102,8 @@ pub struct Edge {
     pub guarded: Vec<HeaderName>,
     /// Makes traces, if any are made.
     pub tracer: Option<Tracer>,
+    /// The header that has a request sampled, which is nobody else's business, traces or not.
+    pub debug_header: Option<HeaderName>,
     /// Set when the gateway is about to stop: connections are not kept any more.
     pub draining: Arc<AtomicBool>,
     /// Whether the gateway as a whole sheds load.

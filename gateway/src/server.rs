@@ -281,6 +281,11 @@ fn proxy_service(
         policy: Policy { limits: strict::Limits::NONE, odd_names },
         guarded: bootstrap.requests.guarded_headers.iter().map(|name| name.0.clone()).collect(),
         tracer,
+        debug_header: bootstrap
+            .telemetry
+            .traces
+            .as_ref()
+            .and_then(|traces| Some(traces.debug_header.as_ref()?.0.clone())),
         metrics: Arc::clone(metrics),
         draining: drain.closing(),
         overload: Arc::clone(overload),

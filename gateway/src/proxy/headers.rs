@@ -17,8 +17,8 @@ use super::ctx::{Ctx, Upstream};
 use crate::conf::{Forwarding, TrustRequestId};
 use crate::control::generation::Propagate;
 use crate::identity::RequestId;
-use crate::telemetry::traces::baggage::BAGGAGE;
-use crate::telemetry::traces::context::{Carried, TRACESTATE};
+use crate::telemetry::traces::baggage::{self, BAGGAGE};
+use crate::telemetry::traces::context::{self, Carried, TRACESTATE};
 use crate::text;
 
 type Line = SmallVec<[u8; 128]>;
@@ -242,18 +242,18 @@ pub fn propagate(
         headers.insert(name, subset.header.clone());
     }
     if let Some(member) = how.baggage.get(position) {
-        put_first(headers, &BAGGAGE, BAGGAGE_KEY, member, carried)?;
+        put_first(headers, (&BAGGAGE, baggage::MAX_MEMBERS), BAGGAGE_KEY, member, carried)?;
     }
     if let Some(member) = how.tracestate.get(position).filter(|_| carried.takes_state) {
-        put_first(headers, &TRACESTATE, TRACESTATE_KEY, member, carried)?;
+        put_first(headers, (&TRACESTATE, context::MAX_MEMBERS), TRACESTATE_KEY, member, carried)?;
     }
     Ok(())
 }
 
-/// Puts a member first in a list header and removes others of its key.
+/// Puts a member first in a list header that has so many at most, and removes others of its key.
 fn put_first(
     headers: &mut HeaderMap,
-    header: &HeaderName,
+    (header, most): (&HeaderName, usize),
     key: &str,
     member: &HeaderValue,
     carried: Carried,
@@ -264,10 +264,12 @@ fn put_first(
     }
     let mut line = Line::from_slice(member.as_bytes());
     let ours = |other: &str| other.split(['=', ';']).next().is_some_and(|name| name.trim() == key);
-    for others in headers.get_all(header).iter().filter_map(|line| line.to_str().ok()) {
-        for other in others.split(',').map(str::trim).filter(|other| !other.is_empty() && !ours(other)) {
-            write_line(&mut line, format_args!(",{other}"));
-        }
+    let lines = headers.get_all(header).iter().filter_map(|line| line.to_str().ok());
+    let others =
+        lines.flat_map(|line| line.split(',')).map(str::trim).filter(|other| !other.is_empty() && !ours(other));
+    // The last of them make room.
+    for other in others.take(most - 1) {
+        write_line(&mut line, format_args!(",{other}"));
     }
     headers.insert(header, value(&line)?);
     Ok(())

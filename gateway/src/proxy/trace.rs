@@ -41,7 +41,12 @@ impl Edge {
 
     /// Tells the upstream of the trace.
     pub(super) fn propagate_trace(&self, headers: &mut HeaderMap, ctx: &Ctx) -> Carried {
-        let (Some(tracer), Some(context)) = (&self.tracer, &ctx.span_context) else { return Carried::by(headers) };
+        let (Some(tracer), Some(context)) = (&self.tracer, &ctx.span_context) else {
+            if let Some(name) = &self.debug_header {
+                headers.remove(name);
+            }
+            return Carried::by(headers);
+        };
         let own = ctx.request_id.identity();
         tracer.policy.inject(headers, context, own, ctx.trace.as_ref().and_then(|trace| attempt_span(trace, ctx)))
     }

@@ -197,6 +197,28 @@ impl Policy {
         (Origin::Nothing, None)
     }
 
+    /// What a request that is not sampled says in other formats goes on only if it agrees: otherwise its client would have
+    /// it sampled further on.
+    #[cold]
+    fn silence(&self, headers: &mut HeaderMap) {
+        let agrees = |said: Option<b3::Extracted>| match said {
+            Some(b3::Extracted::Parent(parent)) => parent.sampled == Some(false),
+            Some(b3::Extracted::Decision(sampled)) => !sampled,
+            None => false,
+        };
+        let told = context::extract(headers).and_then(|parent| parent.sampled);
+        if self.formats.tracecontext && told != Some(false) {
+            headers.remove(&context::TRACEPARENT);
+            headers.remove(&context::TRACESTATE);
+        }
+        if self.formats.b3 && !agrees(b3::extract(headers)) {
+            headers.remove(&b3::B3);
+        }
+        if self.formats.b3multi && !agrees(b3::extract_multi(headers)) {
+            b3::forget_multi(headers);
+        }
+    }
+
     /// Tells the next service of the trace that begins with the request's own identity, or of another one, and of the
     /// span of an attempt, if it has one.
     pub fn inject(
@@ -212,6 +234,9 @@ impl Policy {
         let formats = &self.formats;
         if formats.baggage && !context.bare {
             baggage::clean(headers);
+        }
+        if context.untouched {
+            self.silence(headers);
         }
         let span = context.traceparent.as_ref().or(own.map(Identity::traceparent));
         if let Some(span) = span.filter(|_| !context.untouched) {

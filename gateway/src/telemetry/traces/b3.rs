@@ -72,7 +72,10 @@ pub fn extract(headers: &HeaderMap) -> Option<Extracted> {
 /// What the `X-B3-*` headers say.
 #[must_use]
 pub fn extract_multi(headers: &HeaderMap) -> Option<Extracted> {
-    let debug = single(headers, &FLAGS) == Some(b"1");
+    let debug = match single(headers, &FLAGS) {
+        None if headers.contains_key(&FLAGS) => return None,
+        flags => flags == Some(b"1"),
+    };
     let sampled = match single(headers, &SAMPLED) {
         None if headers.contains_key(&SAMPLED) => return None,
         None => None,
@@ -100,6 +103,14 @@ fn trace(digits: &[u8]) -> Option<TraceId> {
     }
     let half = span_id(digits)?.to_bytes();
     Some(TraceId::from(u128::from(u64::from_be_bytes(half))))
+}
+
+/// Removes what an `X-B3-*` header says.
+#[cold]
+pub fn forget_multi(headers: &mut HeaderMap) {
+    for name in [&TRACE_ID, &SPAN_ID, &PARENT_ID, &SAMPLED, &FLAGS] {
+        headers.remove(name);
+    }
 }
 
 /// Writes the header `b3`.

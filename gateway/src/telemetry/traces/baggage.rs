@@ -5,7 +5,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 /// What a request brings along for later hops.
 pub static BAGGAGE: HeaderName = HeaderName::from_static("baggage");
 /// Most members that are passed on (section 3.3.2).
-const MAX_MEMBERS: usize = 64;
+pub const MAX_MEMBERS: usize = 64;
 /// Most bytes that are passed on (section 3.3.2).
 const MAX_BYTES: usize = 8_192;
 

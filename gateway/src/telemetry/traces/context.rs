@@ -18,7 +18,7 @@ pub const SAMPLED: u8 = 0x01;
 /// The flag of a trace whose identity is random (section 3.2.2.5.2).
 pub const RANDOM: u8 = 0x02;
 /// Most members of `tracestate` (section 3.3.1.1).
-const MAX_MEMBERS: usize = 32;
+pub const MAX_MEMBERS: usize = 32;
 /// Longest `tracestate` that is passed on, in bytes; a vendor must pass on 512 (section 3.3.1.5).
 const MAX_STATE: usize = 4_096;
 
