@@ -8,6 +8,7 @@ use super::super::redis::{Redis, RedisPlace};
 use super::super::registry::{Registration, Registry};
 use super::service::positive;
 use super::{Report, limits, telemetry};
+use crate::telemetry::traces::context::is_context;
 
 /// Checks a bootstrap document.
 pub(in super::super) fn bootstrap(document: &Bootstrap, report: &mut Report<'_>) {
@@ -49,6 +50,39 @@ pub(in super::super) fn bootstrap(document: &Bootstrap, report: &mut Report<'_>)
         registration(entry, document, &register.index(index), report);
     }
     telemetry::telemetry(document, report);
+    own_headers(document, report);
+}
+
+/// Headers whose meaning others have agreed on, so that nothing of the gateway's own can be in them.
+const TAKEN: [&str; 11] = [
+    "connection",
+    "content-length",
+    "content-type",
+    "cookie",
+    "host",
+    "keep-alive",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "proxy-connection",
+];
+
+/// The headers that the gateway gives a meaning: each has one.
+fn own_headers(document: &Bootstrap, report: &mut Report<'_>) {
+    let id = document.forwarding.request_id.as_option();
+    let debug = document.telemetry.traces.as_ref().and_then(|traces| traces.debug_header.as_ref());
+    let forwarding = At::ROOT.key("forwarding");
+    let telemetry = At::ROOT.key("telemetry");
+    let traces = telemetry.key("traces");
+    for (name, at) in [(id, forwarding.key("request_id")), (debug, traces.key("debug_header"))] {
+        if name.is_some_and(|name| TAKEN.contains(&name.0.as_str()) || is_context(&name.0)) {
+            report.say(&at, "is a header with another meaning: expected one such as `x-request-id`");
+        }
+    }
+    if debug.is_some() && debug == id {
+        report.say(&traces.key("debug_header"), "is the header of `forwarding.request_id`: expected another one");
+    }
 }
 
 fn place(place: &Place, at: &At<'_>, report: &mut Report<'_>) {
