@@ -270,12 +270,14 @@ fn proxy_service(
     let access_log = access_log(control)?.map(Arc::new);
     let odd_names = bootstrap.requests.underscores_in_headers.to_core();
     let proxied = Arc::new(Proxied::new(bootstrap, addresses, &trusted));
+    let forwarding = ForwardingHeaders::from(&bootstrap.forwarding);
+    let request_id = forwarding.request_id.clone();
     let edge = Edge {
         live: Arc::clone(&control.live),
         trusted: trusted.clone(),
         limits: limits.clone(),
         refusals: Arc::clone(&refusals),
-        forwarding: (&bootstrap.forwarding).into(),
+        forwarding,
         protocols: clear_text(bootstrap, addresses),
         access_log: access_log.clone(),
         policy: Policy { limits: strict::Limits::NONE, odd_names },
@@ -304,12 +306,7 @@ fn proxy_service(
         connector,
         permits: Arc::new(permits),
         refusals,
-        refuser: Refuser {
-            metrics: Arc::clone(metrics),
-            access_log,
-            live: Arc::clone(&control.live),
-            request_id: ForwardingHeaders::from(&bootstrap.forwarding).request_id,
-        },
+        refuser: Refuser { metrics: Arc::clone(metrics), access_log, live: Arc::clone(&control.live), request_id },
         odd_names,
         proxied: Arc::clone(&proxied),
         drain: Arc::clone(drain),

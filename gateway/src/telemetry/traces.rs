@@ -18,7 +18,8 @@ use prometheus::IntCounter;
 use serin_core::breaker::Phase;
 use serin_core::subset::FallbackReason;
 
-use self::context::{Carried, Parent, Traceparent};
+use self::b3::Extracted;
+use self::context::{Carried, Traceparent};
 use self::queue::Queue;
 use self::span::Spans;
 use crate::conf::{self, Propagation, TrustParent};
@@ -127,12 +128,9 @@ impl Policy {
             TrustParent::Never => false,
         };
         let bare = !headers.keys().any(context::is_context);
-        let (origin, format) = if bare { (Origin::Nothing, None) } else { self.extract(headers) };
-        let (parent, said) = match origin {
-            Origin::Parent(parent) => (Some(parent), parent.sampled),
-            Origin::Decision(sampled) => (None, Some(sampled)),
-            Origin::Nothing => (None, None),
-        };
+        let (origin, format) = if bare { None } else { self.extract(headers) }.unzip();
+        let parent = origin.and_then(|origin| origin.parent());
+        let said = origin.and_then(|origin| origin.sampled());
         let identity = circumstances.identity;
         let drawn = || self.takes(circumstances.share, identity);
         let sampled = circumstances.debug || said.filter(|_| trusted).unwrap_or_else(drawn);
@@ -177,45 +175,27 @@ impl Policy {
     }
 
     /// What the first format that is sound says.
-    fn extract(&self, headers: &HeaderMap) -> (Origin, Option<Propagation>) {
-        for &format in &self.formats.order {
-            let b3 = match format {
-                Propagation::Tracecontext => match context::extract(headers) {
-                    Some(parent) => return (Origin::Parent(parent), Some(format)),
-                    None => continue,
-                },
-                Propagation::B3 => b3::extract(headers),
-                Propagation::B3multi => b3::extract_multi(headers),
-                Propagation::Baggage => None,
-            };
-            match b3 {
-                Some(b3::Extracted::Parent(parent)) => return (Origin::Parent(parent), Some(format)),
-                Some(b3::Extracted::Decision(sampled)) => return (Origin::Decision(sampled), Some(format)),
-                None => {}
-            }
-        }
-        (Origin::Nothing, None)
+    fn extract(&self, headers: &HeaderMap) -> Option<(Extracted, Propagation)> {
+        self.formats.order.iter().find_map(|&format| Some((said(format, headers)?, format)))
     }
 
     /// What a request that is not sampled says in other formats goes on only if it agrees: otherwise its client would have
     /// it sampled further on.
     #[cold]
     fn silence(&self, headers: &mut HeaderMap) {
-        let agrees = |said: Option<b3::Extracted>| match said {
-            Some(b3::Extracted::Parent(parent)) => parent.sampled == Some(false),
-            Some(b3::Extracted::Decision(sampled)) => !sampled,
-            None => false,
-        };
-        let told = context::extract(headers).and_then(|parent| parent.sampled);
-        if self.formats.tracecontext && told != Some(false) {
-            headers.remove(&context::TRACEPARENT);
-            headers.remove(&context::TRACESTATE);
-        }
-        if self.formats.b3 && !agrees(b3::extract(headers)) {
-            headers.remove(&b3::B3);
-        }
-        if self.formats.b3multi && !agrees(b3::extract_multi(headers)) {
-            b3::forget_multi(headers);
+        for &format in &self.formats.order {
+            if said(format, headers).and_then(|said| said.sampled()) == Some(false) {
+                continue;
+            }
+            match format {
+                Propagation::Tracecontext => {
+                    headers.remove(&context::TRACEPARENT);
+                    headers.remove(&context::TRACESTATE);
+                }
+                Propagation::B3 => drop(headers.remove(&b3::B3)),
+                Propagation::B3multi => b3::forget_multi(headers),
+                Propagation::Baggage => {}
+            }
         }
     }
 
@@ -265,11 +245,14 @@ fn forget(headers: &mut HeaderMap, name: &HeaderName) {
     headers.remove(name);
 }
 
-/// What headers say of where a request comes from.
-enum Origin {
-    Parent(Parent),
-    Decision(bool),
-    Nothing,
+/// What the headers of a format say of where a request comes from.
+fn said(format: Propagation, headers: &HeaderMap) -> Option<Extracted> {
+    match format {
+        Propagation::Tracecontext => context::extract(headers).map(Extracted::Parent),
+        Propagation::B3 => b3::extract(headers),
+        Propagation::B3multi => b3::extract_multi(headers),
+        Propagation::Baggage => None,
+    }
 }
 
 /// What other services are told of the trace of a request.

@@ -18,13 +18,30 @@ pub static SAMPLED: HeaderName = HeaderName::from_static("x-b3-sampled");
 /// `1` for a trace that looks for a mistake.
 pub static FLAGS: HeaderName = HeaderName::from_static("x-b3-flags");
 
-/// What B3 headers say.
+/// What headers say of where a request comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extracted {
     /// A parent.
     Parent(Parent),
     /// No parent, but whether to sample.
     Decision(bool),
+}
+
+impl Extracted {
+    /// The parent, if there is one.
+    #[must_use]
+    pub fn parent(self) -> Option<Parent> {
+        if let Self::Parent(parent) = self { Some(parent) } else { None }
+    }
+
+    /// Whether the request is said to be sampled; `None` leaves that to us.
+    #[must_use]
+    pub fn sampled(self) -> Option<bool> {
+        match self {
+            Self::Parent(parent) => parent.sampled,
+            Self::Decision(sampled) => Some(sampled),
+        }
+    }
 }
 
 /// How a trace is said to be sampled.
